@@ -1,0 +1,7 @@
+"""``python -m control`` is ``weir``."""
+
+import sys
+
+from control.cli import main
+
+sys.exit(main())

@@ -1,0 +1,132 @@
+"""What gateways talk to: batches from our own nginx, single leases from others."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import falcon
+
+from control.admission import Admission, Ask, UnknownRoute
+from control.api import wire
+from control.api.problems import problem
+from control.core.decision import Granted, Refused
+from control.core.verdict import Verdict, Witness
+
+MAX_BODY = 4 << 20
+"""A sync of 20,000 leases with all their fields is about 3 MB."""
+
+
+class DataPlane:
+    """Falcon responders over one :class:`Admission`.
+
+    ``urls`` maps (pool, backend) to an address; ``observe`` takes the seconds that a batch with
+    an acquire took, ``observe_abort`` those from a client's leaving to its lease's end.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        urls: dict[tuple[str, str], str],
+        observe: Callable[[float], None],
+        observe_abort: Callable[[float], None],
+    ) -> None:
+        self._admission = admission
+        self._urls = urls
+        self._observe = observe
+        self._observe_abort = observe_abort
+
+    def on_post_batch(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """``POST /v1/admission``"""
+        began = perf_counter()
+        try:
+            session, ops = wire.read_batch(read_body(req))
+        except wire.WireError as exc:
+            raise problem(falcon.HTTP_400, "invalid_batch", str(exc)) from exc
+        sound = [op for op in ops if not isinstance(op, wire.OpError)]
+        requests = [wire.to_request(session, op) for op in sound]
+        results = iter(self._admission.batch(session, requests))
+        answers = [
+            op if isinstance(op, wire.OpError) else wire.to_answer(next(results), self._urls)
+            for op in ops
+        ]
+        resp.data = wire.encode(wire.BatchResult(answers))
+        took = perf_counter() - began
+        if any(isinstance(op, wire.AcquireOp) for op in sound):
+            self._observe(took)
+        for op in sound:
+            if isinstance(op, wire.ReleaseOp) and op.verdict is Verdict.CLIENT_ABORT:
+                self._observe_abort(op.delay_ms / 1_000 + took)
+
+    def on_post_lease(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """``POST /v1/leases``"""
+        try:
+            asked = wire.read_lease_request(read_body(req))
+        except wire.WireError as exc:
+            raise problem(falcon.HTTP_400, "invalid_request", str(exc)) from exc
+        result = self._admission.acquire(
+            asked.session, Ask(asked.id, asked.route, asked.scene, asked.bytes, asked.tokens)
+        )
+        answer = wire.to_answer(result, self._urls)
+        match result:
+            case Granted(_, repeated):
+                resp.status = falcon.HTTP_200 if repeated else falcon.HTTP_201
+                resp.data = wire.encode(answer)
+            case Refused() as refused:
+                raise refusal(refused)
+            case UnknownRoute():
+                assert isinstance(answer, wire.OpError)
+                raise problem(falcon.HTTP_400, "unknown_route", answer.message)
+            case _:
+                raise problem(
+                    falcon.HTTP_409,
+                    "lease_ended",
+                    f"lease {asked.id} has been released; ask with a new id",
+                )
+
+    def on_delete_lease(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
+        """``DELETE /v1/leases/{id}?verdict=``: idempotent."""
+        asked = req.get_param("verdict", default=Verdict.COMPLETED.value)
+        try:
+            verdict = Verdict(asked)
+        except ValueError as exc:
+            raise problem(
+                falcon.HTTP_400,
+                "invalid_verdict",
+                f"verdict: {asked[:64]!r} is not one of {', '.join(Verdict)}",
+            ) from exc
+        outcome = self._admission.release(lease_id, verdict, Witness.GATEWAY)
+        resp.data = wire.encode(wire.ReleasedResult(outcome))
+
+
+def refusal(refused: Refused) -> falcon.HTTPError:
+    """A refusal as a gateway that is not ours gets it."""
+    told = wire.to_refusal(refused)
+    seconds = -(-told.retry_after_ms // 1_000)
+    headers = {"Retry-After": str(seconds)} if told.retryable else {}
+    return problem(
+        falcon.code_to_http_status(told.status),
+        told.reason,
+        f"pool {told.pool}: {told.in_use} of {told.limit} in use, {told.requested} asked for",
+        headers,
+        pool=told.pool,
+        limit=told.limit,
+        in_use=told.in_use,
+        requested=told.requested,
+        retry_after_ms=told.retry_after_ms,
+        retryable=told.retryable,
+    )
+
+
+def read_body(req: falcon.Request) -> bytes:
+    """The request's body, or a 411 or 413."""
+    length = req.content_length
+    if length is None:
+        raise problem(
+            falcon.HTTP_411, "length_required", "send the body with a Content-Length header"
+        )
+    if length > MAX_BODY:
+        raise problem(
+            falcon.HTTP_413,
+            "body_too_large",
+            f"a body of {length} bytes; at most {MAX_BODY} are taken, split the batch",
+        )
+    return bytes(req.bounded_stream.read())

@@ -1,0 +1,135 @@
+"""``weir check``: what on this machine would keep a sound configuration from working."""
+
+import os
+import pwd
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from control.config import Config, Fault
+from control.config.units import Address
+from control.nginx import Nginx, NginxError, find_nginx
+from control.render import SPARE_DESCRIPTORS, render, worker_count
+
+UNIX_PATH_MAX = 107
+"""Bytes of a Unix socket's path on Linux, without the closing zero."""
+SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
+BACKLOG = 4096
+"""What nginx and the service ask for; the kernel cuts it to somaxconn."""
+
+
+def check(config: Config) -> int:
+    """Print every fault, or that there is none. Returns the exit code."""
+    faults = list(machine_faults(config))
+    for fault in faults:
+        print(fault)
+    if faults:
+        return 1
+    print("weir check: configuration and machine are sound")
+    return 0
+
+
+def machine_faults(config: Config) -> Iterator[Fault]:
+    """All that is wrong, each with the setting it concerns and a remedy."""
+    yield from _state_faults(config)
+    yield from _token_faults(config)
+    yield from _tls_faults(config)
+    yield from _port_faults(config)
+    yield from _limit_faults(config)
+    yield from _nginx_faults(config)
+
+
+def _state_faults(config: Config) -> Iterator[Fault]:
+    path = len(os.fsencode(config.state / "run" / "admission.sock"))
+    if path > UNIX_PATH_MAX:
+        over = path - UNIX_PATH_MAX
+        yield Fault("state", f"{config.state} is {over} bytes too long for a Unix socket")
+    folder = config.state
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        yield Fault("state", f"{folder} cannot be written to by this user: choose another folder")
+
+
+def _token_faults(config: Config) -> Iterator[Fault]:
+    for n, token in enumerate(config.admin.tokens):
+        if not os.environ.get(token.env):
+            yield Fault(f"admin.tokens[{n}].env", f"{token.env} is not set, or empty: set it")
+
+
+def _tls_faults(config: Config) -> Iterator[Fault]:
+    if config.tls is None:
+        return
+    for key, file in (("certificate", config.tls.certificate), ("key", config.tls.key)):
+        if not os.access(file, os.R_OK):
+            yield Fault(f"tls.{key}", f"{file} cannot be read: name a PEM file")
+
+
+def _port_faults(config: Config) -> Iterator[Fault]:
+    places = {
+        "listen": config.listen,
+        "listen_h2c": config.listen_h2c,
+        "tls.listen": config.tls and config.tls.listen,
+        "admin.listen": config.admin.listen,
+    }
+    for path, address in places.items():
+        if address and (why := _cannot_bind(address)):
+            yield Fault(path, f"{address} cannot be listened on ({why}): choose another")
+
+
+def _cannot_bind(address: Address) -> str | None:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address.host, address.port))
+        except OSError as exc:
+            return exc.strerror or str(exc)
+    return None
+
+
+def _limit_faults(config: Config) -> Iterator[Fault]:
+    streams = sum(b.max_streams for pool in config.pools.values() for b in pool.backends)
+    workers = worker_count(config)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    needed = 2 * streams // workers + SPARE_DESCRIPTORS
+    if hard not in (resource.RLIM_INFINITY,) and needed > hard:
+        enough = -(-2 * streams // (hard - SPARE_DESCRIPTORS))
+        yield Fault(
+            "nginx.workers",
+            f"{streams} streams on {workers} workers need {needed} descriptors each, {hard} are "
+            f"allowed (ulimit -Hn): raise the limit or use {enough} workers",
+        )
+    if SOMAXCONN.exists() and (somaxconn := int(SOMAXCONN.read_text())) < BACKLOG:
+        yield Fault(
+            "listen",
+            f"net.core.somaxconn is {somaxconn}: bursts of connections are dropped; "
+            f"sysctl -w net.core.somaxconn={BACKLOG}",
+        )
+
+
+def _nginx_faults(config: Config) -> Iterator[Fault]:
+    if config.nginx.user:
+        try:
+            pwd.getpwnam(config.nginx.user)
+        except KeyError:
+            yield Fault("nginx.user", f"there is no user {config.nginx.user} on this machine")
+            return
+    try:
+        nginx = find_nginx(config.nginx.binary)
+        yield from _rendered_faults(config, nginx)
+    except NginxError as exc:
+        yield Fault("nginx.binary", str(exc))
+    except OSError as exc:
+        yield Fault("state", f"cannot be rendered into: {exc}")
+
+
+def _rendered_faults(config: Config, nginx: Nginx) -> Iterator[Fault]:
+    conf = render(config, nginx)
+    log = (conf.parent / "log.conf").read_text()
+    if "buffer=" in log:
+        yield Fault(
+            "nginx", "the access log is buffered: an abort would be read minutes late; "
+            "remove buffer= from nginx/log.conf.j2"
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""The ``weir`` command. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import control
+from control.config import Config, ConfigError, for_engines, load
+from control.config.units import Address, address, seconds
+from control.nginx import NginxError, find_nginx
+
+SIMULATED_ENGINE = "127.0.0.1:8000"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        return code
+    except ConfigError as exc:
+        print(f"weir: {exc}", file=sys.stderr)
+    except (NginxError, OSError) as exc:
+        print(f"weir: {exc}", file=sys.stderr)
+    except KeyboardInterrupt:
+        pass
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="weir", description="Admission control for self-hosted LLM streaming."
+    )
+    parser.add_argument("--version", action="version", version=f"weir {control.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    up = commands.add_parser("up", help="the whole node in the foreground")
+    up.add_argument("-c", "--config", type=Path, metavar="FILE", help="weir.yml")
+    up.add_argument(
+        "--engine", action="append", metavar="URL", help="an engine, instead of a file; repeatable"
+    )
+    up.add_argument("--listen", metavar="HOST:PORT", help="what clients talk to")
+    up.add_argument("--admin", metavar="HOST:PORT", help="the admin plane")
+    up.add_argument("--state", metavar="DIR", help="sockets, logs, rendered nginx.conf")
+    up.add_argument(
+        "--simulate", action="store_true", help="start an engine simulator for each engine"
+    )
+    up.set_defaults(run=_up)
+
+    for name, run, about in (
+        ("admission", _admission, "the admission service alone"),
+        ("check", _check, "validate the file and this machine"),
+    ):
+        command = commands.add_parser(name, help=about)
+        _add_config(command)
+        command.set_defaults(run=run)
+
+    render = commands.add_parser("render", help="write nginx's configuration to a folder")
+    _add_config(render)
+    render.set_defaults(run=_render)
+
+    simulate = commands.add_parser("simulate", help="the engine simulator alone")
+    simulate.add_argument(
+        "--listen", type=_address, default=address(SIMULATED_ENGINE), metavar="HOST:PORT"
+    )
+    simulate.add_argument("--kv-tokens", type=_count, default=100_000, metavar="N")
+    simulate.add_argument("--step", type=_seconds, default=0.02, metavar="DURATION")
+    simulate.add_argument("--keepalive", type=_seconds, default=5.0, metavar="DURATION")
+    simulate.add_argument("--restart", type=_seconds, default=2.0, metavar="DURATION")
+    simulate.set_defaults(run=_simulate)
+    return parser
+
+
+def _add_config(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "-c", "--config", type=Path, default=Path("weir.yml"), metavar="FILE", help="weir.yml"
+    )
+
+
+def _address(text: str) -> Address:
+    try:
+        if text.endswith(":0"):  # a port of the system's choice, printed when it is known
+            return Address(address(text[:-1] + "1").host, 0)
+        return address(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} {exc}") from exc
+
+
+def _seconds(text: str) -> float:
+    try:
+        return seconds(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} {exc}") from exc
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:12]) <= 1_000_000_000):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    return int(text)
+
+
+def _up(options: argparse.Namespace) -> int:
+    from control.node.up import up
+
+    overrides = {
+        key: value
+        for key, value in (
+            ("listen", options.listen),
+            ("admin", options.admin and {"listen": options.admin}),
+            ("state", options.state),
+        )
+        if value
+    }
+    if options.config and (options.engine or overrides):
+        print("weir: -c goes without --engine, --listen, --admin and --state", file=sys.stderr)
+        return 2
+    if options.config:
+        return up(load(options.config), options.config.absolute(), options.simulate)
+    if not options.engine and not options.simulate:
+        print("weir: say what to start: -c weir.yml, --engine URL or --simulate", file=sys.stderr)
+        return 2
+    engines = options.engine or [f"http://{SIMULATED_ENGINE}"]
+    config, text = for_engines(engines, overrides)
+    config.state.mkdir(parents=True, exist_ok=True)
+    file = config.state / "weir.yml"
+    file.write_text(f"# Written by weir up from its command line.\n{text}")
+    return up(config, file, options.simulate)
+
+
+def _admission(options: argparse.Namespace) -> int:
+    load(options.config)  # faults are told here, in one place and form
+    os.execv(sys.executable, [sys.executable, "-m", "control.service", str(options.config)])
+
+
+def _check(options: argparse.Namespace) -> int:
+    from control.check import check
+
+    return check(load(options.config))
+
+
+def _render(options: argparse.Namespace) -> int:
+    from control.render import render
+
+    config: Config = load(options.config)
+    print(render(config, find_nginx(config.nginx.binary)))
+    return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from control.simulator.server import serve
+
+    serve(options.listen, options.kv_tokens, options.step, options.keepalive, options.restart)
+    return 0

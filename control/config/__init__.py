@@ -1,0 +1,6 @@
+"""``weir.yml``: read once, validated whole, frozen, handed down."""
+
+from control.config.load import ConfigError, Fault, for_engines, load
+from control.config.schema import Backend, Config, Pool, Route
+
+__all__ = ["Backend", "Config", "ConfigError", "Fault", "Pool", "Route", "for_engines", "load"]

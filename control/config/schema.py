@@ -1,0 +1,216 @@
+"""The shape of ``weir.yml``. Every key, its default, and where the default comes from.
+
+Defaults without a source here are contract.md's, section 2. ``docs/configuration.md`` says the
+same to people, and a test compares the two.
+"""
+
+import re
+import socket
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from control.config.units import Address, Duration, Listen, Size
+
+MAX_TOKENS = 1_000_000_000
+_HEADER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
+_PATH = re.compile(r"^/[A-Za-z0-9_./~-]{0,255}$")
+_UNIX_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$")
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise ValueError("must be 1 to 64 letters, digits, _ or -, and begin with no sign")
+    return value
+
+
+def _header(value: str) -> str:
+    if not _HEADER.match(value):
+        raise ValueError("must be a header's name: letters, digits and -, at most 64")
+    return value
+
+
+def _path(value: str) -> str:
+    if not _PATH.match(value) or "//" in value or "/." in value:
+        raise ValueError("must be a plain path like /v1/chat/completions")
+    if value.startswith("/_weir"):
+        raise ValueError("paths under /_weir are Weir's own: choose another")
+    return value
+
+
+def _engine_url(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError as exc:
+        raise ValueError("must be a URL like http://127.0.0.1:8000") from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ValueError("must be a URL like http://127.0.0.1:8000")
+    if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
+        raise ValueError("must have no path, query or user: the client's own path is passed on")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
+
+
+def _unix_name(value: str) -> str:
+    if not _UNIX_NAME.match(value):
+        raise ValueError("must be the name of a user of this machine")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Header = Annotated[str, AfterValidator(_header)]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)]
+PositiveDuration = Annotated[Duration, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """A mapping of ``weir.yml``: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AdminToken(Section):
+    """A bearer token of the admin plane, from the environment."""
+
+    name: Name
+    env: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Admin(Section):
+    """The admin plane."""
+
+    listen: Listen = Address("127.0.0.1", 8081)
+    tokens: tuple[AdminToken, ...] = ()
+
+
+class AdmissionSection(Section):
+    """The admission service. ``budget`` is how long nginx waits for a decision."""
+
+    store: str = "memory"
+    workers: Annotated[int, Field(strict=True, ge=1)] = 1
+    budget: PositiveDuration = 0.25
+
+
+class Tls(Section):
+    """A listener with TLS: HTTP/2 and HTTP/1.1, as the client likes."""
+
+    listen: Listen
+    certificate: Path
+    key: Path
+
+
+class Nginx(Section):
+    """nginx itself. ``workers: auto`` is one a core, two at least."""
+
+    workers: Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"] = "auto"
+    binary: str = "auto"
+    user: Annotated[str, AfterValidator(_unix_name)] | None = None
+    max_body: Size = 20 << 20
+    shutdown_timeout: PositiveDuration = 600.0
+    error_level: Literal["info", "notice", "warn", "error", "crit"] = "crit"
+    access_log: StrictBool = True
+
+
+class Scenes(Section):
+    """Which output to expect of which request."""
+
+    header: Header = "X-Medical-Scene"
+    default: Name = "Record_Gen"
+    expected_output: dict[Name, Tokens] = Field(
+        default_factory=lambda: {"Record_Gen": 6_000, "QA": 1_000}, min_length=1
+    )
+
+
+class EstimateSection(Section):
+    """``unknown_size``: a request without a length counts as ``nginx.max_body``, or is refused
+    with 411."""
+
+    tokens_per_char: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 0.6
+    unknown_size: Literal["max", "refuse"] = "max"
+
+
+class Backend(Section):
+    """One engine. ``keepalive`` must be shorter than the engine's own (5 s for vLLM's uvicorn
+    and for llama.cpp)."""
+
+    name: Name
+    url: Annotated[str, AfterValidator(_engine_url)]
+    max_streams: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 25
+    max_tokens: Tokens = 80_000
+    keepalive: PositiveDuration = 4.0
+
+
+class Pool(Section):
+    """Interchangeable backends, and what is common to their streams.
+
+    ``stall``: a client that reads nothing for so long is cut. ``silence``: an engine that sends
+    nothing for so long is given up; long, for a long prefill (mission 000, section 3).
+    """
+
+    backends: Annotated[tuple[Backend, ...], Field(min_length=1)]
+    session_ttl: PositiveDuration = 15.0
+    drain: Annotated[Duration, Field(ge=0)] = 0.1
+    stall: PositiveDuration = 30.0
+    silence: PositiveDuration = 180.0
+    connect: PositiveDuration = 2.0
+    pass_over: PositiveDuration = 5.0
+    strip_headers: tuple[Header, ...] = ("X-Conversation-Id",)
+
+
+class Route(Section):
+    """A path that clients post to. ``stream``: whether its refusals are event-stream frames
+    for a client that does not say what it accepts."""
+
+    path: Annotated[str, AfterValidator(_path)]
+    pool: Name
+    stream: StrictBool = True
+
+
+class RefusalSection(Section):
+    """What a refused client reads (mission 000, section 4.3)."""
+
+    message: Annotated[str, Field(min_length=1, max_length=1_000)] = (
+        "【系统提示】当前并发较高，算力正在排队中，请稍候重试。"
+        " The service is at capacity; please retry shortly."
+    )
+
+
+class Config(Section):
+    """The whole file."""
+
+    state: Path = Path("./var")
+    node: Annotated[str, AfterValidator(_unix_name)] | None = None
+    listen: Listen = Address("127.0.0.1", 8080)
+    listen_h2c: Listen | None = None
+    tls: Tls | None = None
+    admin: Admin = Admin()
+    admission: AdmissionSection = AdmissionSection()
+    nginx: Nginx = Nginx()
+    scenes: Scenes = Scenes()
+    estimate: EstimateSection = EstimateSection()
+    refusal: RefusalSection = RefusalSection()
+    pools: Annotated[dict[Name, Pool], Field(min_length=1)]
+    routes: Annotated[tuple[Route, ...], Field(min_length=1)] = (
+        Route(path="/api/v1/chat/stream", pool="default"),
+        Route(path="/v1/chat/completions", pool="default"),
+    )
+
+    @model_validator(mode="after")
+    def _absolute_state(self) -> Self:
+        # Frozen for all others; a relative folder would move with the process.
+        object.__setattr__(self, "state", self.state.absolute())
+        return self
+
+    @property
+    def node_name(self) -> str:
+        """``node``, or this machine's name as far as it can stand in an id."""
+        return self.node or re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:32] or "node"
+
+    @property
+    def admission_socket(self) -> Path:
+        """The data plane's Unix socket."""
+        return self.state / "run" / "admission.sock"

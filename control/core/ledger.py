@@ -1,0 +1,336 @@
+"""The ledger: every lease, session and pool, and the steps that change them.
+
+Invariants, checked by the property tests and shown as metrics: a grant never takes a backend
+past its limits; granted = ended + live; what a backend has in use is what its live leases hold.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
+from control.core.lease import Lease, LeaseState
+from control.core.pool import Pool, in_use
+from control.core.session import Session
+from control.core.verdict import Verdict, Witness
+
+TOMBSTONE_S = 60.0
+"""How long an ended or never seen id refuses a late acquire (design.md, section 2)."""
+MAX_TOMBSTONES = 50_000
+"""About 10 MB. Beyond it the oldest go first: at 1,000 ends a second each still lives 50 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A stream that asks for room. ``tokens`` at least 0."""
+
+    id: str
+    pool: str
+    scene: str
+    tokens: int
+    session: str
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A stream that a gateway says it serves: enough to adopt it where it is not known."""
+
+    id: str
+    pool: str
+    backend: str
+    scene: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the ledger began; only ever growing."""
+
+    granted: int = 0
+    ended: Counter[tuple[Verdict, Witness]] = field(default_factory=Counter)
+    idle_releases: Counter[tuple[ReleaseOutcome, Witness]] = field(default_factory=Counter)
+
+
+class Ledger:
+    """State and its rules, for at least one pool. Not thread-safe: one caller at a time, and no
+    step yields.
+
+    ``jitter`` gives the factor by which the advice to come back is spread.
+    """
+
+    def __init__(self, pools: Iterable[Pool], jitter: Callable[[], float] = lambda: 1.0) -> None:
+        self.pools: Mapping[str, Pool] = {pool.name: pool for pool in pools}
+        self.leases: dict[str, Lease] = {}
+        self.sessions: dict[str, Session] = {}
+        self.totals = Totals()
+        self._jitter = jitter
+        self._tombstones: dict[str, float] = {}
+        self._drains: list[tuple[float, int, str]] = []
+        self._shortest_ttl = min(pool.session_ttl for pool in self.pools.values())
+        self._longest_ttl = max(pool.session_ttl for pool in self.pools.values())
+
+    # -- what a gateway says -------------------------------------------------------------
+
+    def heard(self, session_id: str, now: float) -> None:
+        """The session lives. Called once a batch."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            self.sessions[session_id] = Session(session_id, now)
+        else:
+            session.last_seen = now
+
+    def acquire(self, claim: Claim, now: float) -> Decision:
+        """Take one stream and the claim's tokens of a backend of its pool (a known one).
+
+        Idempotent: an id that holds a lease gets that lease again.
+        """
+        lease = self.leases.get(claim.id)
+        if lease is not None:
+            return self._repeat(lease)
+        if self._buried(claim.id, now):
+            return AlreadyEnded(claim.id)
+        pool = self.pools[claim.pool]
+        backend = pool.choose(claim.tokens, now, self._jitter())
+        if isinstance(backend, Refused):
+            return backend
+        return Granted(self._grant(claim, backend.name, now))
+
+    def reroute(self, lease_id: str, now: float) -> Decision:
+        """The lease's backend could not be reached and has been sent nothing: try another.
+
+        The backend is passed over for the pool's ``pass_over``. The lease moves to another
+        backend in one step; where there is none it ends as ``upstream_error``.
+        """
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.state is not LeaseState.ACTIVE:
+            return AlreadyEnded(lease_id)
+        pool = self.pools[lease.pool]
+        failed = pool.backends[lease.backend]
+        failed.passed_over_until = now + pool.pass_over
+        choice = pool.choose(lease.tokens, now, self._jitter())
+        if isinstance(choice, Refused):
+            self._finish(lease, Verdict.UPSTREAM_ERROR, Witness.LUA, now)
+            self._bury(lease.id, now)
+            return choice
+        failed.drop(lease)
+        lease.backend = choice.name
+        choice.hold(lease)
+        return Granted(lease)
+
+    def release(
+        self,
+        lease_id: str,
+        verdict: Verdict,
+        witness: Witness,
+        now: float,
+        grant: int | None = None,
+    ) -> ReleaseOutcome:
+        """End a lease, or let it drain where its verdict says so. Only the first one counts.
+
+        ``grant``, where the caller knows it, must be the lease's own.
+        """
+        outcome = self._release(lease_id, verdict, witness, now, grant)
+        if outcome is not ReleaseOutcome.RELEASED:
+            self.totals.idle_releases[outcome, witness] += 1
+        return outcome
+
+    def sync(
+        self, session_id: str, known: Iterable[str], held: Iterable[Held], now: float
+    ) -> tuple[list[Lease], list[Lease]]:
+        """Make the session's leases those that it says it holds: ``(ended, adopted)``.
+
+        Active leases of the session that are in neither ``known`` nor ``held`` end as ``lost``.
+        What is in ``held`` and not known here is adopted, limits or not: it runs already.
+        """
+        session = self.sessions.setdefault(session_id, Session(session_id, now))
+        held = [claim for claim in held if claim.pool in self.pools]
+        alive = set(known) | {claim.id for claim in held}
+        lost = [self.leases[lease_id] for lease_id in session.leases - alive]
+        lost = [lease for lease in lost if lease.state is LeaseState.ACTIVE]
+        for lease in lost:
+            self._end_early(lease, Verdict.LOST, Witness.SESSION, now)
+        adopted = [
+            self._grant(Claim(h.id, h.pool, h.scene, h.tokens, session_id), h.backend, now)
+            for h in held
+            if h.id not in self.leases
+            and not self._buried(h.id, now)
+            and h.backend in self.pools[h.pool].backends
+        ]
+        return lost, adopted
+
+    # -- what time does ------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Lease]:
+        """End drains that are over and leases whose session has gone silent; forget what is
+        no longer needed. Returns the leases that ended or began to drain for silence."""
+        while self._drains and self._drains[0][0] <= now:
+            _, grant, lease_id = heapq.heappop(self._drains)
+            lease = self.leases.get(lease_id)
+            if lease is not None and lease.grant == grant:
+                self._remove(lease, now)
+        lost = []
+        for session in list(self.sessions.values()):
+            if session.silent_for(now) > self._shortest_ttl:
+                lost += self._reap(session, now)
+        for lease_id, until in list(self._tombstones.items()):
+            if until > now:
+                break
+            del self._tombstones[lease_id]
+        return lost
+
+    # -- what an operator says -----------------------------------------------------------
+
+    def end_session(self, session_id: str, now: float) -> list[Lease]:
+        """The worker is known to be dead: end all that it held, without waiting."""
+        session = self.sessions.pop(session_id, None)
+        if session is None:
+            return []
+        lost = [self.leases[lease_id] for lease_id in session.leases]
+        lost = [lease for lease in lost if lease.state is LeaseState.ACTIVE]
+        for lease in lost:
+            self._end_early(lease, Verdict.LOST, Witness.SESSION, now)
+        return lost
+
+    # -- what may be asked ---------------------------------------------------------------
+
+    @property
+    def drift(self) -> int:
+        """granted - ended - live: 0, always."""
+        return self.totals.granted - self.totals.ended.total() - len(self.leases)
+
+    def next_drain(self) -> float | None:
+        """When the next draining lease ends, in the caller's time; None where none drains."""
+        return self._drains[0][0] if self._drains else None
+
+    def audit(self) -> list[str]:
+        """Every invariant that does not hold, in words. Counts all anew: for tests and doctors."""
+        faults = []
+        if self.drift:
+            faults.append(f"granted - ended - live is {self.drift}")
+        for pool in self.pools.values():
+            for backend in pool.backends.values():
+                mine = [
+                    lease
+                    for lease in self.leases.values()
+                    if (lease.pool, lease.backend) == (pool.name, backend.name)
+                ]
+                held = (
+                    len(mine),
+                    sum(lease.tokens for lease in mine),
+                    sum(lease.state is LeaseState.DRAINING for lease in mine),
+                )
+                counted = (backend.streams, backend.tokens, backend.draining)
+                if held != counted:
+                    faults.append(f"{pool.name}/{backend.name} holds {held}, counts {counted}")
+        owned = sorted(i for session in self.sessions.values() for i in session.leases)
+        unowned = set(self.leases) - set(owned)
+        faults += [f"lease {i} has no session" for i in unowned if not self._is_draining(i)]
+        faults += [f"session owns ended lease {i}" for i in owned if i not in self.leases]
+        return faults
+
+    def in_use(self) -> tuple[int, int]:
+        """Streams and tokens in use over all pools."""
+        return in_use(b for pool in self.pools.values() for b in pool.backends.values())
+
+    # -- within --------------------------------------------------------------------------
+
+    def _repeat(self, lease: Lease) -> Decision:
+        if lease.state is LeaseState.ACTIVE:
+            return Granted(lease, repeated=True)
+        return AlreadyEnded(lease.id)
+
+    def _grant(self, claim: Claim, backend: str, now: float) -> Lease:
+        self.totals.granted += 1
+        lease = Lease(
+            id=claim.id,
+            grant=self.totals.granted,
+            pool=claim.pool,
+            backend=backend,
+            tenant=claim.tenant,
+            scene=claim.scene,
+            tokens=claim.tokens,
+            session=claim.session,
+            granted_at=now,
+        )
+        self.leases[lease.id] = lease
+        self.pools[lease.pool].backends[backend].hold(lease)
+        session = self.sessions.get(claim.session)
+        if session is None:
+            session = self.sessions[claim.session] = Session(claim.session, now)
+        session.leases.add(lease.id)
+        return lease
+
+    def _release(
+        self, lease_id: str, verdict: Verdict, witness: Witness, now: float, grant: int | None
+    ) -> ReleaseOutcome:
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            known = self._buried(lease_id, now)
+            self._bury(lease_id, now)
+            return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
+        if grant is not None and grant != lease.grant:
+            return ReleaseOutcome.STALE
+        if lease.state is not LeaseState.ACTIVE:
+            return ReleaseOutcome.ALREADY
+        self._finish(lease, verdict, witness, now)
+        self._bury(lease_id, now)
+        return ReleaseOutcome.RELEASED
+
+    def _finish(self, lease: Lease, verdict: Verdict, witness: Witness, now: float) -> None:
+        """End an active lease the way its verdict asks for."""
+        if verdict.drains and self.pools[lease.pool].drain > 0:
+            self._end_early(lease, verdict, witness, now)
+        else:
+            lease.verdict, lease.witness = verdict, witness
+            self._remove(lease, now)
+
+    def _end_early(self, lease: Lease, verdict: Verdict, witness: Witness, now: float) -> None:
+        """The stream was cut: its room stays counted until the engine has surely freed it."""
+        pool = self.pools[lease.pool]
+        backend = pool.backends[lease.backend]
+        backend.drop(lease)
+        lease.state = LeaseState.DRAINING
+        backend.hold(lease)
+        lease.verdict, lease.witness = verdict, witness
+        lease.drain_until = now + pool.drain
+        heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
+
+    def _remove(self, lease: Lease, now: float) -> None:
+        """The lease is over: this is the only place where room comes back."""
+        assert lease.verdict is not None and lease.witness is not None
+        pool = self.pools[lease.pool]
+        pool.backends[lease.backend].drop(lease)
+        pool.note_end(lease, now)
+        lease.state = LeaseState.ENDED
+        del self.leases[lease.id]
+        session = self.sessions.get(lease.session)
+        if session is not None:
+            session.leases.discard(lease.id)
+        self.totals.ended[lease.verdict, lease.witness] += 1
+
+    def _reap(self, session: Session, now: float) -> list[Lease]:
+        silence = session.silent_for(now)
+        lost = []
+        for lease_id in list(session.leases):
+            lease = self.leases[lease_id]
+            if lease.state is LeaseState.ACTIVE and silence > self.pools[lease.pool].session_ttl:
+                self._end_early(lease, Verdict.LOST, Witness.SESSION, now)
+                lost.append(lease)
+        if not session.leases and silence > self._longest_ttl:
+            del self.sessions[session.id]
+        return lost
+
+    def _is_draining(self, lease_id: str) -> bool:
+        return self.leases[lease_id].state is LeaseState.DRAINING
+
+    def _bury(self, lease_id: str, now: float) -> None:
+        self._tombstones.pop(lease_id, None)
+        self._tombstones[lease_id] = now + TOMBSTONE_S
+        if len(self._tombstones) > MAX_TOMBSTONES:
+            del self._tombstones[next(iter(self._tombstones))]
+
+    def _buried(self, lease_id: str, now: float) -> bool:
+        until = self._tombstones.get(lease_id)
+        return until is not None and until > now

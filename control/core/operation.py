@@ -1,0 +1,67 @@
+"""What a gateway may ask of the ledger, as values: a store applies a list of them in one step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from control.core.decision import Decision, ReleaseOutcome
+from control.core.lease import Lease
+from control.core.ledger import Claim, Held, Ledger
+from control.core.verdict import Verdict, Witness
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """Take room for a stream. Answered by a :data:`Decision`."""
+
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Reroute:
+    """Move a lease whose backend cannot be reached. Answered by a :data:`Decision`."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End a lease. Answered by a :class:`ReleaseOutcome`."""
+
+    id: str
+    verdict: Verdict
+    witness: Witness
+    grant: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """All that a session holds. Answered by :class:`Synced`."""
+
+    session: str
+    known: Sequence[str]
+    held: Sequence[Held]
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync changed."""
+
+    ended: Sequence[Lease]
+    adopted: Sequence[Lease]
+
+
+Operation = Acquire | Reroute | Release | Sync
+Result = Decision | ReleaseOutcome | Synced
+
+
+def apply(ledger: Ledger, operation: Operation, now: float) -> Result:
+    """Do one operation on the ledger."""
+    match operation:
+        case Acquire(claim):
+            return ledger.acquire(claim, now)
+        case Release(lease_id, verdict, witness, grant):
+            return ledger.release(lease_id, verdict, witness, now, grant)
+        case Reroute(lease_id):
+            return ledger.reroute(lease_id, now)
+        case Sync(session, known, held):
+            return Synced(*ledger.sync(session, known, held, now))

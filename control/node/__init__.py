@@ -1,0 +1,1 @@
+"""``weir up``: one node's processes in the foreground."""

@@ -1,0 +1,105 @@
+"""The processes of one node, in the order in which they depend on each other."""
+
+import signal
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import requests
+
+from control.config import Config
+from control.config.units import Address
+from control.nginx import find_nginx
+from control.node.child import Spec
+from control.node.supervisor import Supervisor, say
+from control.render import render
+
+PROBE_TIMEOUT_S = 1.0
+
+
+def up(config: Config, config_file: Path, simulate: bool) -> int:
+    """Run the node until told to stop; prints ``weir: ready URL`` when it would serve."""
+    nginx = find_nginx(config.nginx.binary)
+    conf = render(config, nginx)
+    specs = [
+        *(_simulators(config) if simulate else []),
+        _admission(config, config_file),
+        _nginx(config, nginx.binary, conf),
+    ]
+    url = f"http://{_reachable(config.listen)}"
+
+    def ready() -> None:
+        print(f"weir: ready {url}", flush=True)
+        print(_first_request(url, config), file=sys.stderr, flush=True)
+
+    return Supervisor(specs, say).run(ready)
+
+
+def _simulators(config: Config) -> list[Spec]:
+    specs = []
+    for pool_name, pool in config.pools.items():
+        for backend in pool.backends:
+            engine = urlsplit(backend.url)
+            place = Address(engine.hostname or "127.0.0.1", engine.port or 80)
+            name = f"simulator-{pool_name}-{backend.name}"
+            specs.append(
+                Spec(
+                    name,
+                    [sys.executable, "-m", "control", "simulate", "--listen", str(place),
+                     "--kv-tokens", str(round(backend.max_tokens * 1.25))],
+                    config.state / "log" / f"{name}.log",
+                    graceful=signal.SIGTERM,
+                    fast=signal.SIGTERM,
+                    ready=lambda place=place: _answers(f"http://{place}/health"),
+                )
+            )  # fmt: skip
+    return specs
+
+
+def _admission(config: Config, config_file: Path) -> Spec:
+    url = f"http://{_reachable(config.admin.listen)}/readyz"
+    return Spec(
+        "admission",
+        [sys.executable, "-m", "control.service", str(config_file)],
+        config.state / "log" / "admission.log",
+        graceful=signal.SIGTERM,
+        fast=signal.SIGQUIT,
+        ready=lambda: _answers(url),
+    )
+
+
+def _nginx(config: Config, binary: Path, conf: Path) -> Spec:
+    log = config.state / "log" / "error.log"
+    url = f"http://{_reachable(config.listen)}/healthz"
+    return Spec(
+        "nginx",
+        [str(binary), "-p", str(conf.parent), "-c", str(conf), "-e", str(log),
+         "-g", "daemon off;"],
+        log,
+        graceful=signal.SIGQUIT,
+        fast=signal.SIGTERM,
+        ready=lambda: _answers(url),
+    )  # fmt: skip
+
+
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(url, timeout=PROBE_TIMEOUT_S).ok
+    except requests.RequestException:
+        return False
+
+
+def _reachable(address: Address) -> Address:
+    """Where this machine reaches what listens there."""
+    if address.host in ("0.0.0.0", "::"):  # noqa: S104
+        return Address("127.0.0.1" if address.host == "0.0.0.0" else "::1", address.port)  # noqa: S104
+    return address
+
+
+def _first_request(url: str, config: Config) -> str:
+    path = config.routes[0].path
+    return (
+        f"try: curl -N {url}{path} -H 'Content-Type: application/json' \\\n"
+        '  -d \'{"stream":true,"messages":[{"role":"user","content":"发热三天"}]}\''
+    )
+

@@ -1,0 +1,187 @@
+"""nginx's configuration from the templates in ``nginx/``.
+
+Ansible's role uses the same templates with the same variables: :func:`variables` is the one
+place where they are computed.
+"""
+
+import json
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jinja2
+
+from control.config import Backend, Config, Pool
+from control.config.units import Address, clock_text
+from control.nginx import Nginx, NginxError, test_configuration
+from control.places import LUA, TEMPLATES
+
+OWN_HEADERS = (
+    "X-Weir-Backend", "X-Weir-Estimate", "X-Weir-Grant", "X-Weir-Lease", "X-Weir-Pool",
+    "X-Weir-Reason", "X-Weir-Scene", "X-Weir-Session", "X-Weir-Tenant", "X-Weir-Tokens",
+)  # fmt: skip
+"""Headers in Weir's name, cleared on the way to an engine."""
+
+LUA_VARIABLES = (
+    "weir_backend", "weir_events", "weir_failed", "weir_grant", "weir_pool", "weir_refusal",
+    "weir_scene", "weir_terminated", "weir_tokens", "weir_upstream", "weir_verdict",
+)  # fmt: skip
+
+SPARE_DESCRIPTORS = 256
+"""For logs, listeners, Lua and the channel between workers."""
+KEEPALIVE_CONNECTIONS = 64
+"""Idle connections that a worker keeps to an engine: more than its usual limit of 25 streams."""
+
+
+def render(config: Config, nginx: Nginx) -> Path:
+    """Write nginx's configuration under the state directory and return its main file.
+
+    The new files are tested with ``nginx -t`` beside the old ones and take their place only
+    when they are sound, so a broken template never reaches a running nginx.
+    """
+    for folder in ("run", "log", "tmp"):
+        (config.state / folder).mkdir(parents=True, exist_ok=True)
+    target = config.state / "nginx"
+    staged = Path(tempfile.mkdtemp(prefix="nginx.", dir=config.state))
+    try:
+        _write(staged, variables(config, nginx, staged))
+        if fault := test_configuration(nginx, staged / "nginx.conf"):
+            raise NginxError(f"nginx refuses the rendered configuration: {fault}")
+        _write(staged, variables(config, nginx, target))
+        staged.chmod(0o755)
+        target.mkdir(exist_ok=True)
+        for file in staged.iterdir():
+            file.replace(target / file.name)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return target / "nginx.conf"
+
+
+def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
+    """What the templates are rendered with; ``conf`` is the folder they will stand in."""
+    nofile = _descriptor_limit()
+    pools = {name: _pool(pool) for name, pool in config.pools.items()}
+    return {
+        "user": config.nginx.user or _root(),
+        "workers": worker_count(config),
+        "nofile": nofile,
+        "worker_connections": nofile - SPARE_DESCRIPTORS,
+        "shutdown_timeout": clock_text(config.nginx.shutdown_timeout),
+        "error_level": config.nginx.error_level,
+        "access_log": config.nginx.access_log,
+        "max_body": config.nginx.max_body,
+        "modules": [str(module) for module in nginx.modules],
+        "conf": str(conf),
+        "run": str(config.state / "run"),
+        "log": str(config.state / "log"),
+        "tmp": str(config.state / "tmp"),
+        "lua": str(LUA),
+        "variables": LUA_VARIABLES,
+        "own_headers": OWN_HEADERS,
+        "keepalive_connections": KEEPALIVE_CONNECTIONS,
+        "listens": _listens(config, nginx),
+        "http2_directive": nginx.has_http2_directive,
+        "tls": config.tls and {
+            "certificate": config.tls.certificate.absolute(),
+            "key": config.tls.key.absolute(),
+        },
+        "backends": [
+            _backend(pool_name, backend)
+            for pool_name, pool in config.pools.items()
+            for backend in pool.backends
+        ],
+        "routes": [{"path": r.path, "pool": pools[r.pool]} for r in config.routes],
+        "lua_config": _lua_config(config),
+    }
+
+
+def worker_count(config: Config) -> int:
+    """nginx workers: one a core, at least two, so that one that dies does not take all."""
+    if config.nginx.workers == "auto":
+        return max(2, os.cpu_count() or 1)
+    return config.nginx.workers
+
+
+def _write(folder: Path, values: Mapping[str, Any]) -> None:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    for template in sorted(TEMPLATES.glob("*.conf.j2")):
+        text = environment.get_template(template.name).render(values)
+        (folder / template.name.removesuffix(".j2")).write_text(text)
+    lua_config = json.dumps(values["lua_config"], ensure_ascii=False, indent=2)
+    (folder / "weir.json").write_text(lua_config)
+
+
+def _lua_config(config: Config) -> dict[str, Any]:
+    return {
+        "node": config.node_name,
+        "admission": f"unix:{config.admission_socket}",
+        "budget_s": config.admission.budget,
+        "max_body": config.nginx.max_body,
+        "unknown_size": config.estimate.unknown_size,
+        "scene_variable": "http_" + config.scenes.header.lower().replace("-", "_"),
+        "message": config.refusal.message,
+        "routes": {r.path: {"pool": r.pool, "stream": r.stream} for r in config.routes},
+        "upstreams": {
+            pool_name: {
+                backend.name: f"{urlsplit(backend.url).scheme}://{_upstream(pool_name, backend)}"
+                for backend in pool.backends
+            }
+            for pool_name, pool in config.pools.items()
+        },
+    }
+
+
+def _pool(pool: Pool) -> dict[str, Any]:
+    return {
+        "silence": clock_text(pool.silence),
+        "connect": clock_text(pool.connect),
+        "stall": clock_text(pool.stall),
+        "strip_headers": pool.strip_headers,
+    }
+
+
+def _backend(pool_name: str, backend: Backend) -> dict[str, Any]:
+    return {
+        "upstream": _upstream(pool_name, backend),
+        "address": urlsplit(backend.url).netloc,
+        "keepalive": clock_text(backend.keepalive),
+    }
+
+
+def _upstream(pool_name: str, backend: Backend) -> str:
+    return f"weir.{pool_name}.{backend.name}"
+
+
+def _listens(config: Config, nginx: Nginx) -> list[str]:
+    # reuseport: the kernel spreads connections evenly; else one worker may take most of a burst
+    # and run out of descriptors while the other idles.
+    options = "reuseport backlog=4096"
+    http2 = "" if nginx.has_http2_directive else " http2"
+    listens = [f"{config.listen} {options}"]
+    if config.listen_h2c:
+        listens.append(f"{config.listen_h2c}{http2} {options}")
+    if config.tls:
+        listens.append(f"{config.tls.listen} ssl{http2} {options}")
+    return listens
+
+
+
+def _descriptor_limit() -> int:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+
+
+def _root() -> str | None:
+    """As root nginx needs a user for its workers; ours must reach the state directory."""
+    return "root" if os.geteuid() == 0 else None

@@ -1,0 +1,111 @@
+-- The life of one proxied stream: what passes is looked at, its end is told once.
+--
+-- The lease is given back when the last byte passes the body filter. The log phase is the
+-- fallback: it can come 5 to 30 s later, after a lingering close.
+
+local batcher = require("weir.batcher")
+local leases = require("weir.leases")
+local sniff = require("weir.sniff")
+
+local find = string.find
+
+local _M = {}
+
+-- Ends `entry`'s lease with `verdict`; the first call for a request counts.
+function _M.finish(entry, verdict)
+    if not leases.close(entry.id) then
+        return
+    end
+    ngx.var.weir_verdict = verdict
+    local grant = entry.grant and (',"grant":' .. entry.grant) or ""
+    batcher.tell('"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant)
+end
+
+-- header_filter: whether this answer is an event stream.
+function _M.header()
+    local entry = leases.get(ngx.var.request_id)
+    if not entry then
+        return
+    end
+    ngx.ctx.weir = entry
+    entry.bytes = 0
+    entry.status = ngx.status
+    local kind = ngx.header.content_type
+    if kind and find(kind, "text/event-stream", 1, true) then
+        entry.seen = sniff.new()
+    end
+end
+
+-- What the bytes say of an answer that has come to its end.
+local function verdict_at_end(entry)
+    local seen = entry.seen
+    if entry.status >= 500 or (seen and seen.failed) then
+        return "upstream_error"
+    end
+    if seen and entry.status == 200 and not seen.terminated then
+        return "upstream_truncated"
+    end
+    return "completed"
+end
+
+-- body_filter: counts and looks; changes nothing.
+function _M.body()
+    local entry = ngx.ctx.weir
+    if not entry then
+        return
+    end
+    local chunk = ngx.arg[1]
+    local seen = entry.seen
+    if chunk ~= "" then
+        entry.bytes = entry.bytes + #chunk
+        if seen then
+            sniff.feed(seen, chunk)
+        end
+    elseif not ngx.arg[2] and entry.bytes > 0 then
+        -- nginx flushes once more, without data, when the engine's connection broke.
+        entry.broken = true
+    end
+    if ngx.arg[2] then
+        if seen then
+            sniff.finish(seen)
+        end
+        _M.finish(entry, verdict_at_end(entry))
+    end
+end
+
+-- What is left to conclude where the end of the answer was not seen.
+local function verdict_at_log(entry, var)
+    local seen = entry.seen
+    if seen and seen.failed then
+        return "upstream_error"
+    end
+    if seen and seen.terminated then
+        return "completed"
+    end
+    if entry.broken then
+        return "upstream_truncated"
+    end
+    if var.request_completion == "OK" then
+        return ngx.status >= 500 and "upstream_error" or "completed"
+    end
+    return "client_abort"
+end
+
+-- log: the fallback, and what the access log carries of the stream.
+function _M.log()
+    local var = ngx.var
+    local entry = leases.get(var.request_id)
+    if entry then
+        _M.finish(entry, verdict_at_log(entry, var))
+    else
+        entry = ngx.ctx.weir
+    end
+    local seen = entry and entry.seen
+    if seen then
+        var.weir_events = seen.events
+        var.weir_terminated = seen.terminated and 1 or 0
+        var.weir_failed = seen.failed and 1 or 0
+    end
+end
+
+return _M
