@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
 from control.core.estimate import Estimate
@@ -16,8 +16,7 @@ from control.core.verdict import Verdict, Witness
 from control.stores.base import Store
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request for admission as a gateway words it.
 
     ``body_bytes`` is the length of the request's body, the unit of the estimate; ``tokens``
@@ -31,8 +30,7 @@ class Ask:
     tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownRoute:
+class UnknownRoute(NamedTuple):
     """The answer to an :class:`Ask` for a route that is not configured."""
 
     route: str
@@ -60,18 +58,20 @@ class Admission:
 
     def batch(
         self, session: str, requests: Sequence[Ask | Operation]
-    ) -> list[Result | UnknownRoute]:
+    ) -> Sequence[Result | UnknownRoute]:
         """Do all that one gateway worker has pending, in order; answer each in its place."""
         now = self.clock()
         self._store.tick(now)
-        operations = [self._operation(session, request) for request in requests]
-        known = [op for op in operations if not isinstance(op, UnknownRoute)]
-        results = iter(self._store.apply(session, known, now))
-        answers = [op if isinstance(op, UnknownRoute) else next(results) for op in operations]
-        for operation, answer in zip(operations, answers, strict=True):
+        asked = [self._operation(session, request) for request in requests]
+        operations = [op for op in asked if not isinstance(op, UnknownRoute)]
+        results = self._store.apply(session, operations, now)
+        for operation, result in zip(operations, results, strict=True):
             if isinstance(operation, Acquire):
-                self._count(operation.claim, answer)
-        return answers
+                self._count(operation.claim, result)
+        if len(results) == len(asked):
+            return results
+        left = iter(results)
+        return [op if isinstance(op, UnknownRoute) else next(left) for op in asked]
 
     def acquire(self, session: str, ask: Ask) -> Result | UnknownRoute:
         """Take room for one stream."""
@@ -129,8 +129,8 @@ class Admission:
             tokens = self._estimate.tokens(request.body_bytes, scene)
         return Acquire(Claim(request.id, pool, scene, tokens, session))
 
-    def _count(self, claim: Claim, answer: Result | UnknownRoute) -> None:
-        match answer:
+    def _count(self, claim: Claim, result: Result) -> None:
+        match result:
             case Granted(repeated=False):
                 self.outcomes[claim.pool, claim.scene, "granted"] += 1
             case Refused(reason=reason):

@@ -38,7 +38,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         settings = {
             "bind": [f"unix:{self.config.admission_socket}", str(self.config.admin.listen)],
             "workers": self.config.admission.workers,
-            "worker_class": "gevent",
+            "worker_class": "control.gateway_worker.GatewayWorker",
             "keepalive": KEEPALIVE_S,
             "pidfile": str(run / "admission.pid"),
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(run),  # noqa: S108

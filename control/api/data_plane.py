@@ -1,6 +1,6 @@
 """What gateways talk to: batches from our own nginx, single leases from others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import falcon
@@ -41,20 +41,24 @@ class DataPlane:
             session, ops = wire.read_batch(read_body(req))
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_batch", str(exc)) from exc
-        sound = [op for op in ops if not isinstance(op, wire.OpError)]
-        requests = [wire.to_request(session, op) for op in sound]
-        results = iter(self._admission.batch(session, requests))
-        answers = [
-            op if isinstance(op, wire.OpError) else wire.to_answer(next(results), self._urls)
-            for op in ops
-        ]
+        requests = [wire.to_request(session, op) for op in ops if not isinstance(op, wire.OpError)]
+        results = self._admission.batch(session, requests)
+        answers = [wire.to_answer(result, self._urls) for result in results]
+        if len(answers) < len(ops):
+            left = iter(answers)
+            answers = [op if isinstance(op, wire.OpError) else next(left) for op in ops]
         resp.data = wire.encode(wire.BatchResult(answers))
-        took = perf_counter() - began
-        if any(isinstance(op, wire.AcquireOp) for op in sound):
-            self._observe(took)
-        for op in sound:
-            if isinstance(op, wire.ReleaseOp) and op.verdict is Verdict.CLIENT_ABORT:
+        self._measure(ops, perf_counter() - began)
+
+    def _measure(self, ops: Sequence[wire.Op | wire.OpError], took: float) -> None:
+        decided = False
+        for op in ops:
+            if isinstance(op, wire.AcquireOp):
+                decided = True
+            elif isinstance(op, wire.ReleaseOp) and op.verdict is Verdict.CLIENT_ABORT:
                 self._observe_abort(op.delay_ms / 1_000 + took)
+        if decided:
+            self._observe(took)
 
     def on_post_lease(self, req: falcon.Request, resp: falcon.Response) -> None:
         """``POST /v1/leases``"""

@@ -1,5 +1,6 @@
 """The data plane's JSON, and its translation to and from the use cases' own types."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -154,7 +155,9 @@ class WireError(ValueError):
     """A body that cannot be read at all; the message is for its sender."""
 
 
+_RELEASED = {outcome: ReleasedResult(outcome) for outcome in ReleaseOutcome}
 _batch = msgspec.json.Decoder(Batch)
+
 _loose_batch = msgspec.json.Decoder(_LooseBatch)
 _op = msgspec.json.Decoder(Op)
 _lease_request = msgspec.json.Decoder(LeaseRequest)
@@ -162,11 +165,11 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 
-def read_batch(body: bytes) -> tuple[str, list[Op | OpError]]:
+def read_batch(body: bytes) -> tuple[str, Sequence[Op | OpError]]:
     """The session and its operations; :class:`WireError` where not even these can be told."""
     try:
         batch = _batch.decode(body)
-        return batch.session, list(batch.ops)
+        return batch.session, batch.ops
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _read_loosely(body)
 
@@ -233,7 +236,7 @@ def to_answer(result: Result | UnknownRoute, urls: dict[tuple[str, str], str]) -
         case AlreadyEnded(lease_id):
             return EndedResult(lease_id)
         case ReleaseOutcome():
-            return ReleasedResult(result)
+            return _RELEASED[result]
         case Synced(ended, adopted):
             return SyncedResult([lease.id for lease in ended], [lease.id for lease in adopted])
         case UnknownRoute(route):

@@ -1,7 +1,12 @@
-"""The answers of the ledger: values, not exceptions."""
+"""The answers of the ledger: values, not exceptions.
+
+What every stream passes through is a named tuple: as immutable as a frozen dataclass, and made
+in half the time.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from control.core.lease import Lease
 
@@ -29,8 +34,7 @@ class Reason(StrEnum):
         return self is not Reason.REQUEST_TOO_LARGE
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The lease is held. ``repeated`` says that it was held before: nothing was taken."""
 
     lease: Lease
@@ -50,8 +54,7 @@ class Refused:
     retry_after_s: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class AlreadyEnded:
+class AlreadyEnded(NamedTuple):
     """This id's release has been seen: the client left before its room was granted, or the
     acquire was delivered a second time after its end. Nothing was taken."""
 

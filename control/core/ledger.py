@@ -8,21 +8,17 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
 from control.core.lease import Lease, LeaseState
 from control.core.pool import Pool, in_use
 from control.core.session import Session
+from control.core.tombstones import Tombstones
 from control.core.verdict import Verdict, Witness
 
-TOMBSTONE_S = 60.0
-"""How long an ended or never seen id refuses a late acquire (design.md, section 2)."""
-MAX_TOMBSTONES = 50_000
-"""About 10 MB. Beyond it the oldest go first: at 1,000 ends a second each still lives 50 s."""
 
-
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """A stream that asks for room. ``tokens`` at least 0."""
 
     id: str
@@ -33,8 +29,7 @@ class Claim:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A stream that a gateway says it serves: enough to adopt it where it is not known."""
 
     id: str
@@ -66,7 +61,7 @@ class Ledger:
         self.sessions: dict[str, Session] = {}
         self.totals = Totals()
         self._jitter = jitter
-        self._tombstones: dict[str, float] = {}
+        self._tombstones = Tombstones()
         self._drains: list[tuple[float, int, str]] = []
         self._shortest_ttl = min(pool.session_ttl for pool in self.pools.values())
         self._longest_ttl = max(pool.session_ttl for pool in self.pools.values())
@@ -89,10 +84,10 @@ class Ledger:
         lease = self.leases.get(claim.id)
         if lease is not None:
             return self._repeat(lease)
-        if self._buried(claim.id, now):
+        if claim.id in self._tombstones:
             return AlreadyEnded(claim.id)
         pool = self.pools[claim.pool]
-        backend = pool.choose(claim.tokens, now, self._jitter())
+        backend = pool.choose(claim.tokens, now, self._jitter)
         if isinstance(backend, Refused):
             return backend
         return Granted(self._grant(claim, backend.name, now))
@@ -109,10 +104,10 @@ class Ledger:
         pool = self.pools[lease.pool]
         failed = pool.backends[lease.backend]
         failed.passed_over_until = now + pool.pass_over
-        choice = pool.choose(lease.tokens, now, self._jitter())
+        choice = pool.choose(lease.tokens, now, self._jitter)
         if isinstance(choice, Refused):
             self._finish(lease, Verdict.UPSTREAM_ERROR, Witness.LUA, now)
-            self._bury(lease.id, now)
+            self._tombstones.add(lease.id, now)
             return choice
         failed.drop(lease)
         lease.backend = choice.name
@@ -155,7 +150,7 @@ class Ledger:
             self._grant(Claim(h.id, h.pool, h.scene, h.tokens, session_id), h.backend, now)
             for h in held
             if h.id not in self.leases
-            and not self._buried(h.id, now)
+            and h.id not in self._tombstones
             and h.backend in self.pools[h.pool].backends
         ]
         return lost, adopted
@@ -174,10 +169,7 @@ class Ledger:
         for session in list(self.sessions.values()):
             if session.silent_for(now) > self._shortest_ttl:
                 lost += self._reap(session, now)
-        for lease_id, until in list(self._tombstones.items()):
-            if until > now:
-                break
-            del self._tombstones[lease_id]
+        self._tombstones.fade(now)
         return lost
 
     # -- what an operator says -----------------------------------------------------------
@@ -267,15 +259,15 @@ class Ledger:
     ) -> ReleaseOutcome:
         lease = self.leases.get(lease_id)
         if lease is None:
-            known = self._buried(lease_id, now)
-            self._bury(lease_id, now)
+            known = lease_id in self._tombstones
+            self._tombstones.add(lease_id, now)
             return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
         if grant is not None and grant != lease.grant:
             return ReleaseOutcome.STALE
         if lease.state is not LeaseState.ACTIVE:
             return ReleaseOutcome.ALREADY
         self._finish(lease, verdict, witness, now)
-        self._bury(lease_id, now)
+        self._tombstones.add(lease_id, now)
         return ReleaseOutcome.RELEASED
 
     def _finish(self, lease: Lease, verdict: Verdict, witness: Witness, now: float) -> None:
@@ -324,13 +316,3 @@ class Ledger:
 
     def _is_draining(self, lease_id: str) -> bool:
         return self.leases[lease_id].state is LeaseState.DRAINING
-
-    def _bury(self, lease_id: str, now: float) -> None:
-        self._tombstones.pop(lease_id, None)
-        self._tombstones[lease_id] = now + TOMBSTONE_S
-        if len(self._tombstones) > MAX_TOMBSTONES:
-            del self._tombstones[next(iter(self._tombstones))]
-
-    def _buried(self, lease_id: str, now: float) -> bool:
-        until = self._tombstones.get(lease_id)
-        return until is not None and until > now

@@ -1,7 +1,7 @@
 """What a gateway may ask of the ledger, as values: a store applies a list of them in one step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from control.core.decision import Decision, ReleaseOutcome
 from control.core.lease import Lease
@@ -9,22 +9,19 @@ from control.core.ledger import Claim, Held, Ledger
 from control.core.verdict import Verdict, Witness
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+class Acquire(NamedTuple):
     """Take room for a stream. Answered by a :data:`Decision`."""
 
     claim: Claim
 
 
-@dataclass(frozen=True, slots=True)
-class Reroute:
+class Reroute(NamedTuple):
     """Move a lease whose backend cannot be reached. Answered by a :data:`Decision`."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """End a lease. Answered by a :class:`ReleaseOutcome`."""
 
     id: str
@@ -33,8 +30,7 @@ class Release:
     grant: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(NamedTuple):
     """All that a session holds. Answered by :class:`Synced`."""
 
     session: str
@@ -42,8 +38,7 @@ class Sync:
     held: Sequence[Held]
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(NamedTuple):
     """What a sync changed."""
 
     ended: Sequence[Lease]

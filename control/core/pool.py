@@ -5,7 +5,7 @@ overrun one GPU. Both units, streams and tokens, are taken in one step or not at
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -77,25 +77,28 @@ class Pool:
     pass_over: float = 5.0
     mean_hold: float = field(default=FIRST_MEAN_HOLD_S)
 
-    def choose(self, tokens: int, now: float, jitter: float = 1.0) -> Backend | Refused:
+    def choose(self, tokens: int, now: float, jitter: Callable[[], float]) -> Backend | Refused:
         """The open backend where both units fit and most tokens are free, or why there is none.
 
-        ``jitter`` scales the time to come back, so that those refused together do not return
-        together.
+        ``jitter`` gives a factor for the time to come back, so that those refused together do
+        not return together.
         """
-        candidates = [backend for backend in self.backends.values() if backend.open_at(now)]
-        fitting = [backend for backend in candidates if backend.fits(tokens)]
-        if fitting:
-            return max(fitting, key=lambda backend: backend.free_tokens)
-        return self._refuse(tokens, candidates, now, jitter)
+        best: Backend | None = None
+        for backend in self.backends.values():
+            if (
+                backend.open_at(now)
+                and backend.fits(tokens)
+                and (best is None or backend.free_tokens > best.free_tokens)
+            ):
+                best = backend
+        return best or self._refuse(tokens, now, jitter())
 
     def note_end(self, lease: Lease, now: float) -> None:
         """Learn from a finished stream how long streams last here."""
         self.mean_hold += HOLD_WEIGHT * (now - lease.granted_at - self.mean_hold)
 
-    def _refuse(
-        self, tokens: int, candidates: list[Backend], now: float, jitter: float
-    ) -> Refused:
+    def _refuse(self, tokens: int, now: float, jitter: float) -> Refused:
+        candidates = [backend for backend in self.backends.values() if backend.open_at(now)]
         enabled = [b for b in self.backends.values() if b.state is not BackendState.DISABLED]
         largest = max((backend.max_tokens for backend in enabled), default=0)
         if enabled and tokens > largest:

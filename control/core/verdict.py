@@ -22,7 +22,10 @@ class Verdict(StrEnum):
         said so. All other ends reach it as a closed connection, and room given back at once is
         how a GPU gets overrun (mission 003, section 2.2).
         """
-        return self not in (Verdict.COMPLETED, Verdict.UPSTREAM_ERROR)
+        return self not in _FREED_BY_THE_ENGINE
+
+
+_FREED_BY_THE_ENGINE = frozenset({Verdict.COMPLETED, Verdict.UPSTREAM_ERROR})
 
 
 class Witness(StrEnum):

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,7 +51,7 @@ def _simulators(config: Config) -> list[Spec]:
                     config.state / "log" / f"{name}.log",
                     graceful=signal.SIGTERM,
                     fast=signal.SIGTERM,
-                    ready=lambda place=place: _answers(f"http://{place}/health"),
+                    ready=partial(_answers, f"http://{place}/health"),
                 )
             )  # fmt: skip
     return specs
@@ -64,7 +65,7 @@ def _admission(config: Config, config_file: Path) -> Spec:
         config.state / "log" / "admission.log",
         graceful=signal.SIGTERM,
         fast=signal.SIGQUIT,
-        ready=lambda: _answers(url),
+        ready=partial(_answers, url),
     )
 
 
@@ -78,7 +79,7 @@ def _nginx(config: Config, binary: Path, conf: Path) -> Spec:
         log,
         graceful=signal.SIGQUIT,
         fast=signal.SIGTERM,
-        ready=lambda: _answers(url),
+        ready=partial(_answers, url),
     )  # fmt: skip
 
 

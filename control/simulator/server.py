@@ -39,7 +39,10 @@ class Simulator:
     # -- pace ----------------------------------------------------------------------------
 
     def schedule(self, answer: "Answer", at: float) -> None:
-        """Let an answer go on at ``at``, in the loop's time."""
+        """Let an answer go on at ``at``, in the loop's time; at once where that is no later."""
+        if at <= self._loop.time():
+            self._loop.call_soon(self._go_on, answer)
+            return
         heapq.heappush(self._due, (at, next(self._order), answer))
         if self._timer is None or at < self._timer.when():
             self._arm(at)
@@ -54,12 +57,15 @@ class Simulator:
         now = self._loop.time()
         while self._due and self._due[0][0] <= now:
             _, _, answer = heapq.heappop(self._due)
-            try:
-                answer.advance(now)
-            except OutOfMemory:
-                self.crash()
+            self._go_on(answer)
         if self._due and self._timer is None:
             self._arm(self._due[0][0])
+
+    def _go_on(self, answer: "Answer") -> None:
+        try:
+            answer.advance(self._loop.time())
+        except OutOfMemory:
+            self.crash()
 
     # -- the life of a stream ------------------------------------------------------------
 

@@ -16,6 +16,7 @@ local floor = math.floor
 local exiting = ngx.worker.exiting
 local log = ngx.log
 local now = ngx.now
+local sleep = ngx.sleep
 local update_time = ngx.update_time
 local timer_at = ngx.timer.at
 local CRIT = ngx.CRIT
@@ -25,11 +26,14 @@ local MAX_RELEASES = 100000 -- about 20 MB of releases while the service is away
 local ROUNDS = 1000 -- batches of one timer, then a fresh one: its memory pool only grows
 local WAKE_S = 0.5 -- an exiting worker is noticed within it
 local HEARTBEAT_S = 4 -- well within the shortest sensible session_ttl
+local BUSY = 4 -- operations that gathered during one POST: so many mean a busy worker,
+local LINGER_S = 0.002 -- which waits a moment, that the next POST may carry more
 local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
 local _M = { overflowed = 0 }
 
-local queue = {} -- { fields, [waiter] or since, [abandoned] }
+local queue = {} -- { fields, [ready] or since, [abandoned] }
+local resting = {} -- semaphores that nobody waits for
 local work -- posted when the queue has something and the loop sleeps
 local idle = false
 local session
@@ -56,25 +60,33 @@ end
 -- Sends an operation and waits for its result: a table, or nil and why. After nil it may or may
 -- not have been done: the caller follows it with a release. `fields`: as for tell.
 function _M.ask(fields, timeout_s)
-    local waiter = { ready = semaphore.new(0) }
-    local item = { fields = fields, waiter = waiter }
+    -- A semaphore is taken from those at rest: making one costs more than all else here.
+    local n = #resting
+    local ready = resting[n]
+    if ready then
+        resting[n] = nil
+    else
+        ready = semaphore.new(0)
+    end
+    local item = { fields = fields, ready = ready }
     push(item)
-    local ok, err = waiter.ready:wait(timeout_s)
+    local ok, err = ready:wait(timeout_s)
+    item.ready = nil
+    resting[#resting + 1] = ready
     if not ok then
-        item.waiter = nil
         item.abandoned = true
         return nil, err
     end
-    return waiter.result, waiter.err
+    return item.result, item.err
 end
 
 local function answer(item, result, err)
-    local waiter = item.waiter
-    if waiter then
-        item.waiter = nil
-        waiter.result = result
-        waiter.err = err
-        waiter.ready:post(1)
+    local ready = item.ready
+    if ready then
+        item.ready = nil
+        item.result = result
+        item.err = err
+        ready:post(1)
     end
 end
 
@@ -178,16 +190,22 @@ local loop
 local function run(_)
     local http = client.new(config.admission)
     local last_sent = 0
+    local busy = false
     for _ = 1, ROUNDS do
         await(last_sent)
         if finished() then
             break
         end
-        send(http, take())
+        if busy then
+            sleep(LINGER_S)
+        end
+        local batch = take()
+        busy = #batch >= BUSY
+        send(http, batch)
         update_time()
         last_sent = now()
         if failures > 0 then
-            ngx.sleep(RETRY_S[failures] or RETRY_S[#RETRY_S])
+            sleep(RETRY_S[failures] or RETRY_S[#RETRY_S])
         end
     end
     http:rest()

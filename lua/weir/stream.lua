@@ -21,19 +21,20 @@ function _M.finish(entry, verdict)
     batcher.tell('"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant)
 end
 
--- header_filter: whether this answer is an event stream.
-function _M.header()
+-- The entry of the answer that begins to pass, and whether it is an event stream.
+local function begin(ctx)
     local entry = leases.get(ngx.var.request_id)
     if not entry then
-        return
+        return nil
     end
-    ngx.ctx.weir = entry
+    ctx.weir = entry
     entry.bytes = 0
     entry.status = ngx.status
     local kind = ngx.header.content_type
     if kind and find(kind, "text/event-stream", 1, true) then
         entry.seen = sniff.new()
     end
+    return entry
 end
 
 -- What the bytes say of an answer that has come to its end.
@@ -50,7 +51,8 @@ end
 
 -- body_filter: counts and looks; changes nothing.
 function _M.body()
-    local entry = ngx.ctx.weir
+    local ctx = ngx.ctx
+    local entry = ctx.weir or begin(ctx)
     if not entry then
         return
     end
@@ -103,8 +105,12 @@ function _M.log()
     local seen = entry and entry.seen
     if seen then
         var.weir_events = seen.events
-        var.weir_terminated = seen.terminated and 1 or 0
-        var.weir_failed = seen.failed and 1 or 0
+        if seen.terminated then
+            var.weir_terminated = 1
+        end
+        if seen.failed then
+            var.weir_failed = 1
+        end
     end
 end
 
