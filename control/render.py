@@ -28,9 +28,10 @@ OWN_HEADERS = (
 """Headers in Weir's name, cleared on the way to an engine."""
 
 LUA_VARIABLES = (
-    "weir_backend", "weir_events", "weir_failed", "weir_grant", "weir_pool", "weir_refusal",
+    "weir_backend", "weir_events", "weir_failed", "weir_grant", "weir_pool",
     "weir_scene", "weir_terminated", "weir_tokens", "weir_upstream", "weir_verdict",
 )  # fmt: skip
+"""Set by Lua, each used in the configuration: nginx gives no place to a variable that is not."""
 
 SPARE_DESCRIPTORS = 256
 """For logs, listeners, Lua and the channel between workers."""

@@ -1,0 +1,54 @@
+"""Fixtures: engines and nodes that are stopped, and found clean, at the end."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.node import Engine, Node
+
+
+@pytest.fixture
+def start_engine() -> Iterator[Callable[..., Engine]]:
+    """Starts engine simulators for one test."""
+    engines: list[Engine] = []
+
+    def start(*options: str) -> Engine:
+        engines.append(Engine(*options))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.stop()
+
+
+@pytest.fixture
+def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Starts nodes for one test."""
+    nodes: list[Node] = []
+
+    def start(engines: list[str], **settings: Any) -> Node:
+        nodes.append(Node(tmp_path / f"n{len(nodes)}", engines, **settings))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.stop()
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """One engine for a module."""
+    engine = Engine()
+    yield engine
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
+def node(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node with mission 000's limits before it, for a module."""
+    node = Node(tmp_path_factory.mktemp("node"), [engine.url])
+    yield node
+    node.settled()
+    node.stop()

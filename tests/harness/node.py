@@ -1,0 +1,178 @@
+"""A whole node with simulated engines, in a folder and on ports of its own."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+import yaml
+
+START_TIMEOUT_S = 40
+WEIR = [sys.executable, "-m", "control"]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 5.0, every_s: float = 0.01) -> Any:
+    """The first true value of a condition; an AssertionError with its last value in time."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not true within {timeout_s} s: {value!r}"
+        time.sleep(every_s)
+    return value
+
+
+class Engine:
+    """One ``weir simulate``."""
+
+    def __init__(self, *options: str) -> None:
+        self.process = subprocess.Popen(
+            [*WEIR, "simulate", "--listen", "127.0.0.1:0", *options],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = self.process.stdout.readline().split()[-1]
+
+    def stats(self) -> dict[str, int]:
+        return dict(requests.get(f"{self.url}/stats", timeout=10).json())
+
+    def ended(self, tag: str = "") -> list[dict[str, Any]]:
+        ended = requests.get(f"{self.url}/ended", timeout=30).json()
+        return [stream for stream in ended if not tag or stream["tag"] == tag]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Node:
+    """``weir up`` with a configuration; stopped, it must leave nothing and have complained of
+    nothing."""
+
+    def __init__(self, folder: Path, engines: Sequence[str], **settings: Any) -> None:
+        self.state = folder / "s"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, self.h2_port, self.admin_port = free_port(), free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.admin = f"http://127.0.0.1:{self.admin_port}"
+        pool = settings.pop("pool", {})
+        limits = settings.pop("limits", {})
+        self.config = {
+            "state": str(self.state),
+            "listen": f"127.0.0.1:{self.port}",
+            "listen_h2c": f"127.0.0.1:{self.h2_port}",
+            "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
+            "pools": {
+                "default": {
+                    "backends": [
+                        {"name": f"gpu-{n}", "url": url, **limits} for n, url in enumerate(engines)
+                    ],
+                    **pool,
+                }
+            },
+            **settings,
+        }
+        self.file = folder / "weir.yml"
+        self.file.write_text(yaml.safe_dump(self.config))
+        self.log = folder / "up.log"
+        self.process = self._start()
+
+    def _start(self) -> "subprocess.Popen[str]":
+        with self.log.open("w") as log:
+            process = subprocess.Popen(
+                [*WEIR, "up", "-c", str(self.file)], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line == f"weir: ready {self.url}\n", (line, self.log.read_text())
+        return process
+
+    # -- what the admin plane says ---------------------------------------------------------
+
+    def get(self, path: str, **options: Any) -> Any:
+        response = requests.get(f"{self.admin}{path}", timeout=10, **options)
+        response.raise_for_status()
+        return response.json()
+
+    def pool(self) -> dict[str, Any]:
+        return dict(self.get("/v1/pools/default"))
+
+    def in_use(self) -> tuple[int, int]:
+        pool = self.pool()
+        return pool["streams"], pool["tokens"]
+
+    def leases(self) -> list[dict[str, Any]]:
+        return list(self.get("/v1/leases?limit=1000")["leases"])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry the labels."""
+        text = requests.get(f"{self.admin}/metrics", timeout=10).text
+        total = 0.0
+        for line in text.splitlines():
+            match = re.match(rf"{name}(?:\{{(.*)\}})? (\S+)$", line)
+            if match and all(f'{k}="{v}"' in (match[1] or "") for k, v in labels.items()):
+                total += float(match[2])
+        return total
+
+    def access_log(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.state / "log/access.log").open()]
+
+    def settled(self, timeout_s: float = 5.0) -> None:
+        """Wait until nothing is in use, and check that everything adds up."""
+        wait_for(lambda: self.in_use() == (0, 0), timeout_s)
+        assert self.metric("weir_lease_drift") == 0
+        granted = self.metric("weir_leases_granted_total")
+        assert granted == self.metric("weir_leases_ended_total")
+
+    # -- its processes -----------------------------------------------------------------------
+
+    def pid(self, name: str) -> int:
+        """The pid of ``nginx`` (its master) or ``admission`` (gunicorn's arbiter)."""
+        return int((self.state / "run" / f"{name}.pid").read_text())
+
+    def workers(self, name: str) -> list[int]:
+        return [child.pid for child in psutil.Process(self.pid(name)).children()]
+
+    def errors(self) -> str:
+        """What nginx complained of."""
+        return (self.state / "log/error.log").read_text()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(15)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        complaints = [line for line in self.errors().splitlines() if "[alert]" in line]
+        assert not complaints, complaints
+        left = [p for p in psutil.process_iter(["cmdline"]) if str(self.state) in _words(p)]
+        assert not left, left
+
+
+def _words(process: psutil.Process) -> str:
+    return " ".join(process.info["cmdline"] or [])
+
+
+def open_descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
