@@ -4,7 +4,6 @@
 
 local cjson = require("cjson.safe")
 local batcher = require("weir.batcher")
-local client_socket = require("weir.client_socket")
 local config = require("weir.config")
 local leases = require("weir.leases")
 local stream = require("weir.stream")
@@ -66,10 +65,6 @@ end
 local function decided(entry, result, var)
     local decision = result.decision
     if decision == "granted" then
-        if client_socket.gone() then
-            stream.finish(entry, "client_abort")
-            return refuse({ reason = "client_gone", status = 499 })
-        end
         return granted(entry, result, var)
     end
     leases.close(entry.id)
