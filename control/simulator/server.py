@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import json
+import math
 import time
 from dataclasses import asdict
 from itertools import count
@@ -34,6 +35,7 @@ class Simulator:
         self._due: list[tuple[float, int, Answer]] = []
         self._order = count()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = math.inf
         self._loop = asyncio.get_running_loop()
 
     # -- pace ----------------------------------------------------------------------------
@@ -44,21 +46,23 @@ class Simulator:
             self._loop.call_soon(self._go_on, answer)
             return
         heapq.heappush(self._due, (at, next(self._order), answer))
-        if self._timer is None or at < self._timer.when():
+        if at < self._armed_for:
             self._arm(at)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._armed_for = at
         self._timer = self._loop.call_at(at, self._run)
 
     def _run(self) -> None:
         self._timer = None
+        self._armed_for = math.inf
         now = self._loop.time()
         while self._due and self._due[0][0] <= now:
             _, _, answer = heapq.heappop(self._due)
             self._go_on(answer)
-        if self._due and self._timer is None:
+        if self._due and self._due[0][0] < self._armed_for:
             self._arm(self._due[0][0])
 
     def _go_on(self, answer: "Answer") -> None:
@@ -216,6 +220,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            self.abort()
+            raise
         except httptools.HttpParserError:
             self.reply(400, {"error": {"message": "not HTTP", "code": 400}})
             self.close()

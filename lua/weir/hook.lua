@@ -11,6 +11,7 @@ local stream = require("weir.stream")
 local find = string.find
 local tonumber = tonumber
 
+local METHODS = { POST = true, GET = true, HEAD = true }
 local BODILESS = { GET = true, HEAD = true }
 
 local _M = {}
@@ -81,6 +82,9 @@ end
 -- A new request.
 function _M.acquire()
     local var = ngx.var
+    if not METHODS[var.request_method] then
+        return refuse({ reason = "method_not_allowed", status = 405 })
+    end
     local bytes = body_bytes(var)
     if not bytes then
         return refuse({ reason = "length_required", status = 411 })
