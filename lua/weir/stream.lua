@@ -63,10 +63,12 @@ function _M.body()
         if seen then
             sniff.feed(seen, chunk)
         end
-    elseif not ngx.arg[2] and entry.bytes > 0 then
-        -- nginx flushes once more, without data, when the engine's connection broke.
+    elseif not ngx.arg[2] and entry.begun then
+        -- nginx flushes without data twice: the headers, and what is left when the engine's
+        -- connection broke.
         entry.broken = true
     end
+    entry.begun = true
     if ngx.arg[2] then
         if seen then
             sniff.finish(seen)
