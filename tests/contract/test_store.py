@@ -1,0 +1,298 @@
+"""What every store must do, whatever it keeps its state in.
+
+A state machine asks for any order of acquire, release, repeat, late acquire, reroute, sync, limit
+change and expiry, beside a model that knows only ids; the invariants of design.md, section 2,
+are checked after each step.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
+from control.core.ledger import Claim, Held
+from control.core.lease import LeaseState
+from control.core.operation import Acquire, Release, Reroute, Sync, Synced
+from control.core.pool import Backend, Pool
+from control.core.verdict import Verdict, Witness
+from control.stores import MemoryStore, Store
+
+TTL, DRAIN = 15.0, 0.1
+
+STORES: dict[str, Callable[[list[Pool]], Store]] = {"memory": MemoryStore}
+
+
+@pytest.fixture(params=sorted(STORES))
+def make(request: pytest.FixtureRequest) -> Callable[[list[Pool]], Store]:
+    return STORES[request.param]
+
+
+def pool(*limits: tuple[int, int], **settings: Any) -> Pool:
+    backends = {
+        f"gpu-{n}": Backend(f"gpu-{n}", f"http://e{n}", streams, tokens)
+        for n, (streams, tokens) in enumerate(limits)
+    }
+    return Pool("p", backends, **{"session_ttl": TTL, "drain": DRAIN, **settings})
+
+
+def claim(lease_id: str, tokens: int = 100, session: str = "s") -> Acquire:
+    return Acquire(Claim(lease_id, "p", "QA", tokens, session))
+
+
+def release(lease_id: str, verdict: Verdict = Verdict.COMPLETED, **more: Any) -> Release:
+    return Release(lease_id, verdict, more.pop("witness", Witness.LUA), **more)
+
+
+def one(store: Store, operation: Any, now: float = 0.0, session: str | None = "s") -> Any:
+    [result] = store.apply(session, [operation], now)
+    return result
+
+
+def in_use(store: Store) -> tuple[int, int]:
+    backends = [b for p in store.pools() for b in p.backends.values()]
+    return sum(b.streams for b in backends), sum(b.tokens for b in backends)
+
+
+Make = Callable[[list[Pool]], Store]
+
+
+def test_both_units_are_taken_together_and_given_back_together(make: Make) -> None:
+    store = make([pool((2, 1_000))])
+    assert isinstance(one(store, claim("a", 600)), Granted)
+    refused = one(store, claim("b", 600))
+    assert isinstance(refused, Refused)
+    assert (refused.reason, refused.limit, refused.in_use, refused.requested) == (
+        Reason.TOKENS_EXHAUSTED, 1_000, 600, 600,
+    )  # fmt: skip
+    assert in_use(store) == (1, 600), "a refusal leaves no trace"
+    assert one(store, release("a")) is ReleaseOutcome.RELEASED
+    assert in_use(store) == (0, 0)
+
+
+def test_streams_are_refused_with_their_own_reason(make: Make) -> None:
+    store = make([pool((1, 1_000))])
+    one(store, claim("a"))
+    refused = one(store, claim("b"))
+    assert (refused.reason, refused.limit, refused.in_use, refused.requested) == (
+        Reason.STREAMS_EXHAUSTED, 1, 1, 1,
+    )  # fmt: skip
+
+
+def test_what_could_never_fit_is_not_told_to_come_back(make: Make) -> None:
+    store = make([pool((1, 1_000), (1, 2_000))])
+    assert isinstance(one(store, claim("a", 2_000)), Granted)
+    assert one(store, claim("b", 2_000)).reason is Reason.TOKENS_EXHAUSTED
+    assert one(store, claim("c", 2_001)).reason is Reason.REQUEST_TOO_LARGE
+
+
+def test_the_backend_with_most_free_tokens_is_chosen_of_those_where_both_fit(make: Make) -> None:
+    store = make([pool((9, 1_000), (1, 5_000), (9, 2_000))])
+    chosen = [one(store, claim(str(n), 400)).lease.backend for n in range(6)]
+    # gpu-1 has room for one stream only, however many tokens it has left.
+    assert chosen == ["gpu-1", "gpu-2", "gpu-2", "gpu-2", "gpu-0", "gpu-2"]
+
+
+def test_acquiring_twice_gives_the_same_lease(make: Make) -> None:
+    store = make([pool((2, 1_000))])
+    first, again = one(store, claim("a")), one(store, claim("a"))
+    assert first.lease is again.lease and again.repeated and not first.repeated
+    assert in_use(store) == (1, 100)
+
+
+@pytest.mark.parametrize("witnesses", [list(Witness), list(Witness)[::-1]])
+def test_only_the_first_release_counts(make: Make, witnesses: list[Witness]) -> None:
+    store = make([pool((2, 1_000))])
+    one(store, claim("a"))
+    outcomes = [one(store, release("a", witness=witness)) for witness in witnesses]
+    assert outcomes == [ReleaseOutcome.RELEASED] + [ReleaseOutcome.ALREADY] * 4
+    assert in_use(store) == (0, 0)
+    assert store.totals().ended == {(Verdict.COMPLETED, witnesses[0]): 1}
+    assert sum(store.totals().idle_releases.values()) == 4
+
+
+def test_a_release_that_comes_first_refuses_the_late_acquire_for_a_minute(make: Make) -> None:
+    store = make([pool((2, 1_000))])
+    assert one(store, release("a"), 0) is ReleaseOutcome.UNKNOWN
+    assert one(store, claim("a"), 59) == AlreadyEnded("a")
+    assert in_use(store) == (0, 0)
+    store.tick(200)
+    assert isinstance(one(store, claim("a"), 200), Granted)
+
+
+def test_a_late_release_of_an_earlier_grant_leaves_the_new_lease_alone(make: Make) -> None:
+    """Casebook 15."""
+    store = make([pool((2, 1_000))])
+    first = one(store, claim("a"), 0).lease.grant
+    store.tick(TTL + 1)
+    store.tick(TTL + 2)
+    assert in_use(store) == (0, 0)
+    second = one(store, claim("a"), TTL + 3).lease.grant
+    assert second != first
+    assert one(store, release("a", grant=first), TTL + 3) is ReleaseOutcome.STALE
+    assert in_use(store) == (1, 100)
+    assert one(store, release("a", grant=second), TTL + 3) is ReleaseOutcome.RELEASED
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_what_was_cut_stays_counted_for_the_drain(make: Make, verdict: Verdict) -> None:
+    store = make([pool((1, 1_000))])
+    one(store, claim("a"), 0)
+    one(store, release("a", verdict), 1.0)
+    freed_at_once = verdict in (Verdict.COMPLETED, Verdict.UPSTREAM_ERROR)
+    assert in_use(store) == ((0, 0) if freed_at_once else (1, 100))
+    store.tick(1.0 + DRAIN - 0.001)
+    assert in_use(store) == ((0, 0) if freed_at_once else (1, 100))
+    store.tick(1.0 + DRAIN)
+    assert in_use(store) == (0, 0)
+    assert store.totals().ended == {(verdict, Witness.LUA): 1}
+
+
+def test_a_stream_lives_as_long_as_its_session_and_no_age_ends_it(make: Make) -> None:
+    """Casebook 16."""
+    store = make([pool((1, 1_000))])
+    one(store, claim("long"), 0)
+    for second in range(0, 3_600, 10):
+        store.apply("s", [], float(second))
+        assert store.tick(float(second)) == []
+    assert in_use(store) == (1, 100)
+    [lost] = store.tick(3_600 + TTL)
+    assert (lost.id, lost.verdict, lost.witness) == ("long", Verdict.LOST, Witness.SESSION)
+    store.tick(3_600 + TTL + DRAIN)
+    assert in_use(store) == (0, 0) and not store.sessions()
+
+
+def test_a_silent_session_takes_nobody_elses_leases_with_it(make: Make) -> None:
+    store = make([pool((9, 1_000))])
+    one(store, claim("mine", session="dead"), 0, "dead")
+    one(store, claim("yours", session="live"), 0, "live")
+    store.apply("live", [], TTL)
+    assert [lease.id for lease in store.tick(TTL + 0.1)] == ["mine"]
+
+
+def test_a_lease_moves_from_an_unreachable_backend_in_one_step(make: Make) -> None:
+    store = make([pool((1, 5_000), (1, 1_000), pass_over=5.0)])
+    assert one(store, claim("a"), 0).lease.backend == "gpu-0"
+    moved = one(store, Reroute("a"), 0)
+    assert moved.lease.backend == "gpu-1" and in_use(store) == (1, 100)
+    assert one(store, claim("b"), 4.9).reason is Reason.STREAMS_EXHAUSTED, "gpu-0 is passed over"
+    assert one(store, claim("b"), 5.0).lease.backend == "gpu-0"
+
+
+def test_a_lease_that_can_move_nowhere_ends(make: Make) -> None:
+    store = make([pool((1, 5_000))])
+    one(store, claim("a"), 0)
+    assert one(store, Reroute("a"), 0).reason is Reason.NO_BACKEND
+    assert in_use(store) == (0, 0)
+    assert store.totals().ended == {(Verdict.UPSTREAM_ERROR, Witness.LUA): 1}
+    assert one(store, release("a"), 0) is ReleaseOutcome.ALREADY
+
+
+def test_sync_ends_what_the_worker_lost_and_adopts_what_it_holds(make: Make) -> None:
+    store = make([pool((1, 1_000))])
+    one(store, claim("gone"))
+    held = Held("kept", "p", "gpu-0", "QA", 300)
+    synced = one(store, Sync("s", [], [held, held._replace(backend="x", id="no")]))
+    assert isinstance(synced, Synced)
+    assert [lease.id for lease in synced.ended] == ["gone"]
+    assert [lease.id for lease in synced.adopted] == ["kept"]
+    assert in_use(store) == (2, 400), "the lost one drains, the adopted one runs"
+    assert one(store, Sync("s", ["kept"], [])) == Synced([], [])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Any order of everything. ``make`` is set by the test."""
+
+    make: Make
+    ids = st.sampled_from([f"id-{n}" for n in range(12)])
+    sessions = st.sampled_from(["s-1", "s-2"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = pool((2, 1_000), (3, 700))
+        self.store = type(self).make([self.pool])
+        self.now = 0.0
+        self.live: dict[str, int] = {}
+        self.ended_grants: set[int] = set()
+
+    def fits(self, tokens: int) -> bool:
+        return any(
+            b.streams < b.max_streams
+            and b.tokens + tokens <= b.max_tokens
+            and b.passed_over_until <= self.now
+            for b in self.pool.backends.values()
+        )
+
+    @rule(lease_id=ids, tokens=st.integers(0, 1_100), session=sessions)
+    def acquire(self, lease_id: str, tokens: int, session: str) -> None:
+        self.store.tick(self.now)
+        fits, known = self.fits(tokens), self.store.lease(lease_id)
+        result = one(self.store, claim(lease_id, tokens, session), self.now, session)
+        match result:
+            case Granted(lease, repeated):
+                assert repeated == (known is not None)
+                assert repeated or fits
+                self.live[lease_id] = lease.grant
+            case Refused():
+                assert known is None and not fits
+            case AlreadyEnded():
+                assert known is None or known.state is LeaseState.DRAINING
+
+    @rule(lease_id=ids, verdict=st.sampled_from(Verdict), witness=st.sampled_from(Witness),
+          stale=st.booleans())
+    def release(self, lease_id: str, verdict: Verdict, witness: Witness, stale: bool) -> None:
+        known = self.store.lease(lease_id)
+        active = known is not None and known.state is LeaseState.ACTIVE
+        grant = (known.grant - 1 if stale else known.grant) if known else None
+        outcome = one(
+            self.store, Release(lease_id, verdict, witness, grant), self.now, None
+        )
+        assert (outcome is ReleaseOutcome.RELEASED) == (active and not stale)
+
+    @rule(lease_id=ids)
+    def reroute(self, lease_id: str) -> None:
+        one(self.store, Reroute(lease_id), self.now, None)
+
+    @rule(session=sessions, data=st.data())
+    def sync(self, session: str, data: st.DataObject) -> None:
+        known = data.draw(st.lists(self.ids, unique=True))
+        one(self.store, Sync(session, known, []), self.now, session)
+
+    @rule(backend=st.sampled_from(["gpu-0", "gpu-1"]), streams=st.integers(1, 4),
+          tokens=st.integers(1, 1_200))
+    def change_limits(self, backend: str, streams: int, tokens: int) -> None:
+        changed = self.pool.backends[backend]
+        changed.max_streams, changed.max_tokens = streams, tokens
+
+    @rule(seconds=st.sampled_from([0.01, 0.05, 0.1, 1.0, 6.0, 16.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.store.tick(self.now)
+
+    @invariant()
+    def everything_adds_up(self) -> None:
+        totals, leases = self.store.totals(), self.store.leases()
+        assert self.store.drift() == 0
+        assert totals.granted == totals.ended.total() + len(leases)
+        for backend in self.pool.backends.values():
+            mine = [lease for lease in leases if lease.backend == backend.name]
+            assert backend.streams == len(mine) >= 0
+            assert backend.tokens == sum(lease.tokens for lease in mine) >= 0
+            assert backend.draining == sum(e.state is LeaseState.DRAINING for e in mine)
+
+    def teardown(self) -> None:
+        """Whatever happened, when all falls silent all comes back."""
+        self.store.tick(self.now + TTL + 1)
+        self.store.tick(self.now + TTL + 2)
+        assert in_use(self.store) == (0, 0) and not self.store.leases()
+
+
+@pytest.mark.timeout(300)
+def test_no_order_of_anything_breaks_an_invariant(make: Make) -> None:
+    machine = type("AnyOrderOf", (AnyOrder,), {"make": staticmethod(make)})
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=200, stateful_step_count=60, deadline=None)
+    )
