@@ -50,7 +50,9 @@ def find_nginx(binary: str) -> Nginx:
 
 def test_configuration(nginx: Nginx, conf: Path) -> str | None:
     """What ``nginx -t`` finds wrong with a rendered configuration, or None."""
-    done = _run([str(nginx.binary), "-t", "-q", "-p", str(conf.parent), "-c", str(conf), "-e", "stderr"])
+    done = _run(
+        [str(nginx.binary), "-t", "-q", "-p", str(conf.parent), "-c", str(conf), "-e", "stderr"]
+    )
     return None if done.returncode == 0 else done.stderr.strip()
 
 

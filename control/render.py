@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import jinja2
 
 from control.config import Backend, Config, Pool
-from control.config.units import Address, clock_text
+from control.config.units import clock_text
 from control.nginx import Nginx, NginxError, test_configuration
 from control.places import LUA, TEMPLATES
 
@@ -87,7 +87,8 @@ def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
         "keepalive_connections": KEEPALIVE_CONNECTIONS,
         "listens": _listens(config, nginx),
         "http2_directive": nginx.has_http2_directive,
-        "tls": config.tls and {
+        "tls": config.tls
+        and {
             "certificate": config.tls.certificate.absolute(),
             "key": config.tls.key.absolute(),
         },
@@ -175,7 +176,6 @@ def _listens(config: Config, nginx: Nginx) -> list[str]:
     if config.tls:
         listens.append(f"{config.tls.listen} ssl{http2} {options}")
     return listens
-
 
 
 def _descriptor_limit() -> int:

@@ -188,7 +188,7 @@ def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError]]:
     try:
         batch = _loose_batch.decode(text)
     except msgspec.DecodeError as exc:
-        raise WireError(f"{exc}; send {{\"session\": \"node/pid/start\", \"ops\": […]}}") from exc
+        raise WireError(f'{exc}; send {{"session": "node/pid/start", "ops": […]}}') from exc
     return batch.session, [_read_op(raw) for raw in batch.ops]
 
 

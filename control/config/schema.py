@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    model_validator,
+)
 
 from control.config.units import Address, Duration, Listen, Size
 
 MAX_TOKENS = 1_000_000_000
+MAX_WORKERS = 512
 _HEADER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 _PATH = re.compile(r"^/[A-Za-z0-9_./~-]{0,255}$")
@@ -59,6 +68,12 @@ def _unix_name(value: str) -> str:
     if not _UNIX_NAME.match(value):
         raise ValueError("must be the name of a user of this machine")
     return value
+
+
+def _workers(value: object) -> object:
+    if value == "auto" or (type(value) is int and 1 <= value <= MAX_WORKERS):
+        return value
+    raise ValueError(f"must be auto, or a whole number from 1 to {MAX_WORKERS}")
 
 
 Name = Annotated[str, AfterValidator(_name)]
@@ -106,7 +121,7 @@ class Tls(Section):
 class Nginx(Section):
     """nginx itself. ``workers: auto`` is one a core, two at least."""
 
-    workers: Annotated[int, Field(strict=True, ge=1, le=512)] | Literal["auto"] = "auto"
+    workers: Annotated[int | Literal["auto"], BeforeValidator(_workers)] = "auto"
     binary: str = "auto"
     user: Annotated[str, AfterValidator(_unix_name)] | None = None
     max_body: Size = 20 << 20

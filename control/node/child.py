@@ -51,7 +51,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509 (this process has no threads)
             )
         self.restart_at = None
         self._started_at = now

@@ -92,8 +92,8 @@ def _answers(url: str) -> bool:
 
 def _reachable(address: Address) -> Address:
     """Where this machine reaches what listens there."""
-    if address.host in ("0.0.0.0", "::"):  # noqa: S104
-        return Address("127.0.0.1" if address.host == "0.0.0.0" else "::1", address.port)  # noqa: S104
+    if address.host in ("0.0.0.0", "::"):
+        return Address("127.0.0.1" if address.host == "0.0.0.0" else "::1", address.port)
     return address
 
 
@@ -103,4 +103,3 @@ def _first_request(url: str, config: Config) -> str:
         f"try: curl -N {url}{path} -H 'Content-Type: application/json' \\\n"
         '  -d \'{"stream":true,"messages":[{"role":"user","content":"发热三天"}]}\''
     )
-

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
-from control.core.ledger import Claim, Held
 from control.core.lease import LeaseState
+from control.core.ledger import Claim, Held
 from control.core.operation import Acquire, Release, Reroute, Sync, Synced
 from control.core.pool import Backend, Pool
 from control.core.verdict import Verdict, Witness
@@ -241,15 +241,17 @@ class AnyOrder(RuleBasedStateMachine):
             case AlreadyEnded():
                 assert known is None or known.state is LeaseState.DRAINING
 
-    @rule(lease_id=ids, verdict=st.sampled_from(Verdict), witness=st.sampled_from(Witness),
-          stale=st.booleans())
+    @rule(
+        lease_id=ids,
+        verdict=st.sampled_from(Verdict),
+        witness=st.sampled_from(Witness),
+        stale=st.booleans(),
+    )
     def release(self, lease_id: str, verdict: Verdict, witness: Witness, stale: bool) -> None:
         known = self.store.lease(lease_id)
         active = known is not None and known.state is LeaseState.ACTIVE
         grant = (known.grant - 1 if stale else known.grant) if known else None
-        outcome = one(
-            self.store, Release(lease_id, verdict, witness, grant), self.now, None
-        )
+        outcome = one(self.store, Release(lease_id, verdict, witness, grant), self.now, None)
         assert (outcome is ReleaseOutcome.RELEASED) == (active and not stale)
 
     @rule(lease_id=ids)
@@ -261,8 +263,11 @@ class AnyOrder(RuleBasedStateMachine):
         known = data.draw(st.lists(self.ids, unique=True))
         one(self.store, Sync(session, known, []), self.now, session)
 
-    @rule(backend=st.sampled_from(["gpu-0", "gpu-1"]), streams=st.integers(1, 4),
-          tokens=st.integers(1, 1_200))
+    @rule(
+        backend=st.sampled_from(["gpu-0", "gpu-1"]),
+        streams=st.integers(1, 4),
+        tokens=st.integers(1, 1_200),
+    )
     def change_limits(self, backend: str, streams: int, tokens: int) -> None:
         changed = self.pool.backends[backend]
         changed.max_streams, changed.max_tokens = streams, tokens

@@ -171,6 +171,4 @@ def error_of(body: bytes) -> dict[str, Any]:
 
 def events_in(body: bytes) -> list[str]:
     """The data of each event of a body."""
-    return [
-        event.removeprefix("data: ") for event in body.decode().split("\n\n") if event.strip()
-    ]
+    return [event.removeprefix("data: ") for event in body.decode().split("\n\n") if event.strip()]

@@ -49,9 +49,7 @@ class H2Client:
             if self.connection.local_flow_control_window(self.stream) < 16_000:
                 break  # the rest stays unsent
             last = at + 16_000 >= len(body)
-            self.connection.send_data(
-                self.stream, body[at : at + 16_000], end_stream=last and end
-            )
+            self.connection.send_data(self.stream, body[at : at + 16_000], end_stream=last and end)
         self._flush()
         return self
 

@@ -57,9 +57,7 @@ def test_leaving_mid_stream(node: Node, engine: Engine, how: str) -> None:
     assert ended["how"] == "aborted"
     assert float(str(ended["at"])) - left < CLOSE_SEEN_S + SLACK_S
     node.settled(1)
-    line = wait_for(
-        lambda: [e for e in node.access_log() if e["id"] == ended["request_id"]]
-    )[0]
+    line = wait_for(lambda: [e for e in node.access_log() if e["id"] == ended["request_id"]])[0]
     # Casebook 1: the status of an abort is 200; what tells it is the completion.
     assert (line["status"], line["completion"], line["verdict"]) == ("200", "", "client_abort")
 

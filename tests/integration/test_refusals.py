@@ -4,6 +4,8 @@ Casebook 10, 29, 30, 31, 32; contract.md, section 3.
 """
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -221,9 +223,7 @@ def test_an_unknown_size_counts_as_the_largest(
     send: Callable[[Client], Client],
 ) -> None:
     engine = start_engine("--kv-tokens", "100000000")
-    node = start_node(
-        [engine.url], limits={"max_tokens": 1_000_000}, nginx={"max_body": "100k"}
-    )
+    node = start_node([engine.url], limits={"max_tokens": 1_000_000}, nginx={"max_body": "100k"})
     with Client(node.port) as client:
         send(client)
         wait_for(lambda: node.in_use() == (1, 6_000 + 61_440) or client_answered(client))
@@ -319,9 +319,6 @@ def test_the_service_away_is_an_honest_refusal(
 ) -> None:
     engine = start_engine()
     node = start_node([engine.url])
-    import os
-    import signal
-
     [worker] = node.workers("admission")
     os.kill(worker, signal.SIGSTOP)
     try:

@@ -51,7 +51,7 @@ def test_each_event_arrives_as_it_is_sent_over_http2(node: Node) -> None:
 
 def test_bytes_are_identical_end_to_end(node: Node, engine: Engine) -> None:
     # Frames differ in their ids and times only; their shape and payload must not.
-    body = chat_body(200, gap_ms=0, payload="血压 120/80 \\n {\"error\": 1} 🙂")
+    body = chat_body(200, gap_ms=0, payload='血压 120/80 \\n {"error": 1} 🙂')
     direct = requests.post(f"{engine.url}/v1/chat/completions", data=body, timeout=10)
     with Client(node.port) as client:
         _, through = client.request(body)
@@ -66,7 +66,8 @@ def test_bytes_are_identical_end_to_end(node: Node, engine: Engine) -> None:
 
     assert shape(through) == shape(direct.content)
     assert len(through) - through.count(b"chatcmpl-") * 32 == len(direct.content) - sum(
-        len(json.loads(e)["id"]) - len("chatcmpl-") for e in events_in(direct.content)
+        len(json.loads(e)["id"]) - len("chatcmpl-")
+        for e in events_in(direct.content)
         if e != "[DONE]"
     )
 
