@@ -32,12 +32,17 @@ def check(config: Config) -> int:
 
 def machine_faults(config: Config) -> Iterator[Fault]:
     """All that is wrong, each with the setting it concerns and a remedy."""
+    yield from fatal_faults(config)
+    yield from _limit_faults(config)
+    yield from _nginx_faults(config)
+
+
+def fatal_faults(config: Config) -> Iterator[Fault]:
+    """What no node can start with, as far as it can be told without nginx."""
     yield from _state_faults(config)
     yield from _token_faults(config)
     yield from _tls_faults(config)
     yield from _port_faults(config)
-    yield from _limit_faults(config)
-    yield from _nginx_faults(config)
 
 
 def _state_faults(config: Config) -> Iterator[Fault]:

@@ -59,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     render = commands.add_parser("render", help="write nginx's configuration to a folder")
     _add_config(render)
+    render.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="default: nginx in the state directory"
+    )
     render.set_defaults(run=_render)
 
     simulate = commands.add_parser("simulate", help="the engine simulator alone")
@@ -144,7 +147,7 @@ def _render(options: argparse.Namespace) -> int:
     from control.render import render
 
     config: Config = load(options.config)
-    print(render(config, find_nginx(config.nginx.binary)))
+    print(render(config, find_nginx(config.nginx.binary), options.output))
     return 0
 
 

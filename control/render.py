@@ -35,20 +35,24 @@ LUA_VARIABLES = (
 
 SPARE_DESCRIPTORS = 256
 """For logs, listeners, Lua and the channel between workers."""
+HEARTBEATS_A_TTL = 4
+"""A session is heard so often within its time to live, so that a lost beat or two ends nothing."""
 KEEPALIVE_CONNECTIONS = 64
 """Idle connections that a worker keeps to an engine: more than its usual limit of 25 streams."""
 
 
-def render(config: Config, nginx: Nginx) -> Path:
-    """Write nginx's configuration under the state directory and return its main file.
+def render(config: Config, nginx: Nginx, folder: Path | None = None) -> Path:
+    """Write nginx's configuration to a folder, by default the state directory's ``nginx``, and
+    return its main file.
 
     The new files are tested with ``nginx -t`` beside the old ones and take their place only
     when they are sound, so a broken template never reaches a running nginx.
     """
-    for folder in ("run", "log", "tmp"):
-        (config.state / folder).mkdir(parents=True, exist_ok=True)
-    target = config.state / "nginx"
-    staged = Path(tempfile.mkdtemp(prefix="nginx.", dir=config.state))
+    for name in ("run", "log", "tmp"):
+        (config.state / name).mkdir(parents=True, exist_ok=True)
+    target = (folder or config.state / "nginx").absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
         _write(staged, variables(config, nginx, staged))
         if fault := test_configuration(nginx, staged / "nginx.conf"):
@@ -129,6 +133,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "node": config.node_name,
         "admission": f"unix:{config.admission_socket}",
         "budget_s": config.admission.budget,
+        "heartbeat_s": min(pool.session_ttl for pool in config.pools.values()) / HEARTBEATS_A_TTL,
         "max_body": config.nginx.max_body,
         "unknown_size": config.estimate.unknown_size,
         "scene_variable": "http_" + config.scenes.header.lower().replace("-", "_"),

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 import requests
 
-from control.config import Config
+from control.check import fatal_faults
+from control.config import Config, ConfigError
 from control.config.units import Address
 from control.nginx import find_nginx
 from control.node.child import Spec
@@ -20,6 +21,8 @@ PROBE_TIMEOUT_S = 1.0
 
 def up(config: Config, config_file: Path, simulate: bool) -> int:
     """Run the node until told to stop; prints ``weir: ready URL`` when it would serve."""
+    if faults := list(fatal_faults(config)):
+        raise ConfigError(str(config_file), faults)
     nginx = find_nginx(config.nginx.binary)
     conf = render(config, nginx)
     specs = [

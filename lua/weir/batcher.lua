@@ -13,6 +13,7 @@ local leases = require("weir.leases")
 
 local concat = table.concat
 local floor = math.floor
+local min = math.min
 local exiting = ngx.worker.exiting
 local log = ngx.log
 local now = ngx.now
@@ -25,7 +26,6 @@ local MAX_OPS = 1000 -- a batch; the service takes some milliseconds for so many
 local MAX_RELEASES = 100000 -- about 20 MB of releases while the service is away
 local ROUNDS = 1000 -- batches of one timer, then a fresh one: its memory pool only grows
 local WAKE_S = 0.5 -- an exiting worker is noticed within it
-local HEARTBEAT_S = 4 -- well within the shortest sensible session_ttl
 local BUSY = 4 -- operations that gathered during one POST: so many mean a busy worker,
 local LINGER_S = 0.002 -- which waits a moment, that the next POST may carry more
 local RETRY_S = { 0.02, 0.1, 0.5, 1 }
@@ -173,9 +173,10 @@ end
 
 -- Waits for work; returns when there is some, a heartbeat is due, or the worker is leaving.
 local function await(last_sent)
-    while #queue == 0 and not exiting() and now() - last_sent < HEARTBEAT_S do
+    local heartbeat_s = config.heartbeat_s
+    while #queue == 0 and not exiting() and now() - last_sent < heartbeat_s do
         idle = true
-        work:wait(WAKE_S)
+        work:wait(min(WAKE_S, heartbeat_s))
         idle = false
     end
     if #queue == 0 and exiting() and leases.count > 0 then

@@ -6,7 +6,7 @@ local find = string.find
 local sub = string.sub
 
 local PREFIX = 64 -- bytes of a line that are enough to know it
-local LF, CR, SPACE, TAB = 10, 13, 32, 9
+local CR, SPACE, TAB = 13, 32, 9
 local D, E, N, BRACE, BRACKET = 100, 101, 110, 123, 91
 
 local _M = {}
