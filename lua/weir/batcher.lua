@@ -72,11 +72,12 @@ function _M.ask(fields, timeout_s)
     push(item)
     local ok, err = ready:wait(timeout_s)
     item.ready = nil
-    resting[#resting + 1] = ready
     if not ok then
+        -- It may have been posted to in this very moment: it is not used again.
         item.abandoned = true
         return nil, err
     end
+    resting[#resting + 1] = ready
     return item.result, item.err
 end
 

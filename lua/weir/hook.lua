@@ -97,7 +97,7 @@ function _M.acquire()
         config.budget_s
     )
     if not result then
-        stream.finish(entry, "client_abort")
+        stream.undo(entry)
         return refuse({ reason = "admission_down" })
     end
     return decided(entry, result, var)

@@ -31,7 +31,7 @@ local function closed(name, run)
         end
         local entry = leases.get(ngx.var.request_id)
         if entry then
-            stream.finish(entry, "killed")
+            stream.undo(entry)
         end
         ngx.status = 403
         ngx.send_headers()

@@ -11,14 +11,24 @@ local find = string.find
 
 local _M = {}
 
--- Ends `entry`'s lease with `verdict`; the first call for a request counts.
-function _M.finish(entry, verdict)
-    if not leases.close(entry.id) then
-        return
-    end
-    ngx.var.weir_verdict = verdict
+local function release(entry, verdict)
     local grant = entry.grant and (',"grant":' .. entry.grant) or ""
     batcher.tell('"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant)
+end
+
+-- Ends `entry`'s lease with `verdict`; the first call for a request counts.
+function _M.finish(entry, verdict)
+    if leases.close(entry.id) then
+        ngx.var.weir_verdict = verdict
+        release(entry, verdict)
+    end
+end
+
+-- No stream comes of `entry`: what may have been granted meanwhile goes back.
+function _M.undo(entry)
+    if leases.close(entry.id) then
+        release(entry, "killed")
+    end
 end
 
 -- The entry of the answer that begins to pass, and whether it is an event stream.
