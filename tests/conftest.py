@@ -34,7 +34,8 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
     yield start
     for node in nodes:
-        node.stop()
+        if node.process.poll() is None:
+            node.stop()
 
 
 @pytest.fixture(scope="module")

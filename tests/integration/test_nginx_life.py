@@ -1,0 +1,105 @@
+"""nginx's own life: reloads, cut and killed workers. No part of it loses a stream's quota.
+
+Casebook 5, 6, 7.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.harness.client import Client, chat_body
+from tests.harness.node import Engine, Node, wait_for
+
+
+def reload(node: Node) -> None:
+    before = set(node.workers("nginx"))
+    os.kill(node.pid("nginx"), signal.SIGHUP)
+    wait_for(lambda: set(node.workers("nginx")) - before)
+
+
+def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "1s"})
+    client = Client(node.port)
+    client.post(chat_body(40, gap_ms=50)).head()
+    for _ in range(3):
+        reload(node)
+        time.sleep(0.3)
+    assert node.in_use()[0] == 1, "the old worker's session is heard"
+    assert client.rest().endswith(b"data: [DONE]\n\n")
+    node.settled(1)
+    assert node.metric("weir_leases_ended_total", verdict="completed", witness="lua") == 1
+    wait_for(lambda: len(node.workers("nginx")) == 2, 5)
+
+
+def test_an_abort_of_an_old_workers_stream_is_told(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url])
+    client = Client(node.port)
+    client.post(chat_body(400, gap_ms=50, tag="old")).head()
+    reload(node)
+    left = client.fin()
+    ended = wait_for(lambda: engine.ended("old"))[0]
+    assert ended["how"] == "aborted" and ended["at"] - left < 0.05
+    node.settled(1)
+
+
+def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url], nginx={"shutdown_timeout": "1s"})
+    client = Client(node.port)
+    client.post(chat_body(400, gap_ms=50)).head()
+    reload(node)
+    with pytest.raises(ConnectionError):
+        client.rest()
+    node.settled(1)
+    assert node.metric("weir_leases_ended_total", witness="lua") == 1
+    with Client(node.port) as next_one:
+        assert next_one.request(chat_body(1))[0].status == 200
+    node.settled(1)
+
+
+def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "1s"})
+    node.tolerated = ("exited on signal 9",)
+    clients = [Client(node.port).post(chat_body(2_000, gap_ms=50)) for _ in range(12)]
+    for client in clients:
+        assert client.head().status == 200
+    owners = {lease["session"].split("/")[1] for lease in node.leases()}
+    assert len(owners) == 2, "both workers serve"
+    victim = int(owners.pop())
+    mine = sum(lease["session"].split("/")[1] == str(victim) for lease in node.leases())
+    os.kill(victim, signal.SIGKILL)
+    wait_for(lambda: node.in_use()[0] == 12 - mine, 3)
+    time.sleep(1.2)
+    assert node.in_use()[0] == 12 - mine
+    assert node.metric("weir_leases_ended_total", verdict="lost", witness="session") == mine
+    for client in clients:
+        client.fin()
+    node.settled(1)
+
+
+def test_streams_that_are_stopped_with_their_node_close_at_the_engine(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url])
+    client = Client(node.port)
+    client.post(chat_body(2_000, gap_ms=50, tag="stop")).head()
+    # `[alert] … open socket left in connection`: how nginx says that it was told not to wait.
+    node.tolerated = ("left in connection", "aborting")
+    node.stop()
+    assert engine.ended("stop")[0]["how"] == "aborted"
+    client.fin()
