@@ -27,10 +27,7 @@ OWN_HEADERS = (
 )  # fmt: skip
 """Headers in Weir's name, cleared on the way to an engine."""
 
-LUA_VARIABLES = (
-    "weir_backend", "weir_events", "weir_failed", "weir_grant", "weir_pool",
-    "weir_scene", "weir_terminated", "weir_tokens", "weir_upstream", "weir_verdict",
-)  # fmt: skip
+LUA_VARIABLES = ("weir_grant", "weir_scene", "weir_seen", "weir_upstream", "weir_verdict")
 """Set by Lua, each used in the configuration: nginx gives no place to a variable that is not."""
 
 SPARE_DESCRIPTORS = 256
@@ -141,7 +138,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "routes": {r.path: {"pool": r.pool, "stream": r.stream} for r in config.routes},
         "upstreams": {
             pool_name: {
-                backend.name: f"{urlsplit(backend.url).scheme}://{_upstream(pool_name, backend)}"
+                backend.name: _target(pool_name, backend)
                 for backend in pool.backends
             }
             for pool_name, pool in config.pools.items()
@@ -160,10 +157,18 @@ def _pool(pool: Pool) -> dict[str, Any]:
 
 def _backend(pool_name: str, backend: Backend) -> dict[str, Any]:
     return {
+        "pool": pool_name,
+        "name": backend.name,
         "upstream": _upstream(pool_name, backend),
+        "target": _target(pool_name, backend),
         "address": urlsplit(backend.url).netloc,
         "keepalive": clock_text(backend.keepalive),
     }
+
+
+def _target(pool_name: str, backend: Backend) -> str:
+    """What ``proxy_pass`` is given for a backend."""
+    return f"{urlsplit(backend.url).scheme}://{_upstream(pool_name, backend)}"
 
 
 def _upstream(pool_name: str, backend: Backend) -> str:

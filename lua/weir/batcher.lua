@@ -32,7 +32,7 @@ local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
 local _M = { overflowed = 0 }
 
-local queue = {} -- { fields, [ready] or since, [abandoned] }
+local queue = {} -- { fields, [ready] or told, [since], [abandoned] }
 local resting = {} -- semaphores that nobody waits for
 local work -- posted when the queue has something and the loop sleeps
 local idle = false
@@ -47,13 +47,14 @@ local function push(item)
     end
 end
 
--- Queues a release, which waits for no answer. `fields`: the inside of its JSON object.
-function _M.tell(fields)
+-- Queues a release, which waits for no answer. `fields`: the inside of its JSON object; `timed`:
+-- whether the service shall know how long it was under way.
+function _M.tell(fields, timed)
     if #queue >= MAX_RELEASES then
         _M.overflowed = _M.overflowed + 1
         return nil, "overflow"
     end
-    push({ fields = fields, since = now() })
+    push({ fields = fields, told = true, since = timed and now() or nil })
     return true
 end
 
@@ -116,7 +117,7 @@ end
 local function give_back(batch, err)
     local kept = {}
     for _, item in ipairs(batch) do
-        if item.since then
+        if item.told then
             kept[#kept + 1] = item
         else
             answer(item, nil, err)

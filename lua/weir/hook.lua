@@ -50,15 +50,12 @@ local function scene(var)
     return ""
 end
 
+-- Variables are dear: setting one costs as much as a hundred lines of Lua. The log finds pool and
+-- backend by $weir_upstream.
 local function granted(entry, result, var)
     entry.grant = result.grant
-    entry.pool = result.pool
-    entry.backend = result.backend
     var.weir_grant = result.grant
-    var.weir_pool = result.pool
-    var.weir_backend = result.backend
     var.weir_scene = result.scene
-    var.weir_tokens = result.tokens
     var.weir_upstream = config.upstreams[result.pool][result.backend]
     return reply(204)
 end

@@ -7,7 +7,7 @@ local _M = { count = 0 }
 
 local entries = {}
 
--- A new entry for request `id`: { id, [grant, pool, backend, tokens, scene] }.
+-- A new entry for request `id`: { id, [grant] }, and what the stream notes of itself.
 function _M.open(id)
     local entry = entries[id]
     if not entry then

@@ -62,13 +62,13 @@ local function invalid(status, detail)
     }, false)
 end
 
-local function overloaded(status, refusal, kind)
+local function overloaded(status, refusal)
     local retry_ms = refusal.retry_after_ms or RETRY_MS
     ngx.header.retry_after = ceil(retry_ms / 1000)
     ngx.header.x_weir_reason = refusal.reason
     return send(status, {
         message = config.message,
-        type = kind,
+        type = "overloaded",
         code = refusal.reason,
         param = cjson.null,
         weir = {
@@ -96,7 +96,7 @@ function _M.refused()
         return too_large(refusal)
     end
     if status == 429 or status == 503 then
-        return overloaded(status, refusal, "overloaded")
+        return overloaded(status, refusal)
     end
     return invalid(status)
 end
@@ -109,8 +109,8 @@ function _M.failed()
     if entry then
         stream.finish(entry, timeout and "timeout" or "upstream_error")
     end
-    local refusal = { reason = "no_backend", pool = var.weir_pool }
-    return overloaded(timeout and 504 or 503, refusal, "upstream_error")
+    local reason = timeout and "timeout" or "no_backend"
+    return overloaded(timeout and 504 or 503, { reason = reason, pool = var.weir_pool })
 end
 
 -- nginx found the request itself wanting.

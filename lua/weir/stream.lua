@@ -13,12 +13,16 @@ local _M = {}
 
 local function release(entry, verdict)
     local grant = entry.grant and (',"grant":' .. entry.grant) or ""
-    batcher.tell('"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant)
+    batcher.tell(
+        '"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant,
+        verdict == "client_abort"
+    )
 end
 
 -- Ends `entry`'s lease with `verdict`; the first call for a request counts.
 function _M.finish(entry, verdict)
     if leases.close(entry.id) then
+        entry.ended = true
         ngx.var.weir_verdict = verdict
         release(entry, verdict)
     end
@@ -38,7 +42,6 @@ local function begin(ctx)
         return nil
     end
     ctx.weir = entry
-    entry.bytes = 0
     entry.status = ngx.status
     local kind = ngx.header.content_type
     if kind and find(kind, "text/event-stream", 1, true) then
@@ -69,7 +72,6 @@ function _M.body()
     local chunk = ngx.arg[1]
     local seen = entry.seen
     if chunk ~= "" then
-        entry.bytes = entry.bytes + #chunk
         if seen then
             sniff.feed(seen, chunk)
         end
@@ -108,21 +110,17 @@ end
 -- log: the fallback, and what the access log carries of the stream.
 function _M.log()
     local var = ngx.var
-    local entry = leases.get(var.request_id)
-    if entry then
-        _M.finish(entry, verdict_at_log(entry, var))
-    else
-        entry = ngx.ctx.weir
+    local entry = ngx.ctx.weir or leases.get(var.request_id)
+    if not entry then
+        return
     end
-    local seen = entry and entry.seen
+    if not entry.ended then
+        _M.finish(entry, verdict_at_log(entry, var))
+    end
+    local seen = entry.seen
     if seen then
-        var.weir_events = seen.events
-        if seen.terminated then
-            var.weir_terminated = 1
-        end
-        if seen.failed then
-            var.weir_failed = 1
-        end
+        var.weir_seen = seen.events .. (seen.terminated and " terminated" or "")
+            .. (seen.failed and " failed" or "")
     end
 end
 

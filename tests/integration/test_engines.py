@@ -198,7 +198,8 @@ def test_an_engine_that_is_silent_for_too_long(
 ) -> None:
     node = start_node([stub(b"", close=False).url], pool={"silence": "500ms"})
     with Client(node.port) as client:
-        assert client.request(chat_body(1), headers=JSON)[0].status == 504
+        response, body = client.request(chat_body(1), headers=JSON)
+    assert (response.status, error_of(body)["code"]) == (504, "timeout")
     assert verdict_of(node) == "timeout"
 
 

@@ -228,7 +228,6 @@ def test_an_unknown_size_counts_as_the_largest(
         send(client)
         wait_for(lambda: node.in_use() == (1, 6_000 + 61_440) or client_answered(client))
     node.settled()
-    assert node.access_log()[-1]["tokens"] == str(6_000 + 61_440)
 
 
 def client_answered(client: Client) -> bool:
