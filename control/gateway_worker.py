@@ -11,7 +11,8 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import httptools
 from gunicorn.workers.ggevent import GeventWorker
@@ -47,23 +48,23 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
 
 def serve(client: Any, app: WsgiApp, alive: Callable[[], bool]) -> None:
     """Answer the requests of one connection, one after the other, until it ends."""
-    request = _Request()
-    parser = httptools.HttpRequestParser(request)
+    gathered = _Gathered()
+    parser = gathered.parser = httptools.HttpRequestParser(gathered)
     while data := client.recv(READ_BYTES):
         try:
             parser.feed_data(data)
-        except httptools.HttpParserError:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             client.sendall(_refusal("400 Bad Request"))
             return
-        if request.too_large:
+        gathered.count(len(data))
+        if gathered.too_large:
             client.sendall(_refusal("413 Content Too Large"))
             return
-        if request.complete:
-            keep = parser.should_keep_alive() and alive()
-            client.sendall(_answer(app, request.environ(parser, client), keep))
+        for request in gathered.take():
+            keep = request.keep_alive and alive()
+            client.sendall(_answer(app, request.environ(client), keep))
             if not keep:
                 return
-            request.reset()
 
 
 def _refusal(status: str) -> bytes:
@@ -86,28 +87,35 @@ def _answer(app: WsgiApp, environ: dict[str, Any], keep: bool) -> bytes:
     return "".join(head).encode("latin-1") + body
 
 
-class _Request:
-    """httptools' callbacks: gathers one request."""
+class _Gathered:
+    """httptools' callbacks: gathers requests from what arrives."""
+
+    parser: Any
 
     def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.complete = False
         self.too_large = False
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._head_bytes = 0
-        self._body_bytes = 0
+        self._ready: list[_Request] = []
+        self._begin()
+
+    def take(self) -> "list[_Request]":
+        """The requests that are complete."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def count(self, received: int) -> None:
+        """So many bytes came: a line that has no end shows only in them."""
+        if self._in_head and not self._ready:
+            self._count_head(received)
 
     def on_url(self, url: bytes) -> None:
         self._url += url
-        self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
         self._count_head(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -117,18 +125,41 @@ class _Request:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        method, keep_alive = self.parser.get_method(), self.parser.should_keep_alive()
+        body = b"".join(self._body)
+        self._ready.append(_Request(method, self._url, self._headers, body, keep_alive))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self._in_head = True
+        self._head_bytes = 0
+        self._body_bytes = 0
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD:
             self.too_large = True
 
-    def environ(self, parser: Any, client: Any) -> dict[str, Any]:
-        """The WSGI environment of the gathered request."""
-        path, _, query = self._url.decode("latin-1").partition("?")
+
+class _Request(NamedTuple):
+    """One request, whole."""
+
+    method: bytes
+    url: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    keep_alive: bool
+
+    def environ(self, client: Any) -> dict[str, Any]:
+        """The request's WSGI environment."""
+        path, _, query = self.url.decode("latin-1").partition("?")
+        if "%" in path:
+            path = unquote_to_bytes(path).decode("latin-1")
         environ: dict[str, Any] = {
-            "REQUEST_METHOD": parser.get_method().decode("latin-1"),
+            "REQUEST_METHOD": self.method.decode("latin-1"),
             "SCRIPT_NAME": "",
             "PATH_INFO": path,
             "QUERY_STRING": query,
@@ -136,17 +167,17 @@ class _Request:
             "SERVER_PORT": "80",
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": "",
-            "CONTENT_LENGTH": str(self._body_bytes),
+            "CONTENT_LENGTH": str(len(self.body)),
             "gunicorn.socket": client,
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(b"".join(self._body)),
+            "wsgi.input": io.BytesIO(self.body),
             "wsgi.errors": sys.stderr,
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
         }
-        for name, value in self._headers:
+        for name, value in self.headers:
             key = name.decode("latin-1").upper().replace("-", "_")
             if key == "CONTENT_TYPE":
                 environ[key] = value.decode("latin-1")

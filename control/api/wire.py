@@ -16,8 +16,8 @@ MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
 MAX_BYTES = 1 << 40
 
-LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
-SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,200}$")]
+LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}\Z")]
+SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,200}\Z")]
 Label = Annotated[str, Meta(max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
@@ -151,6 +151,10 @@ class BatchResult(Struct):
     results: list[Answer]
 
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for a body that is not what it should be."""
+
+
 class WireError(ValueError):
     """A body that cannot be read at all; the message is for its sender."""
 
@@ -170,7 +174,7 @@ def read_batch(body: bytes) -> tuple[str, Sequence[Op | OpError]]:
     try:
         batch = _batch.decode(body)
         return batch.session, batch.ops
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return _read_loosely(body)
 
 
@@ -178,8 +182,8 @@ def read_lease_request(body: bytes) -> LeaseRequest:
     """A single acquire, or :class:`WireError`."""
     try:
         return _lease_request.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise WireError(str(exc)) from exc
+    except UNREADABLE as exc:
+        raise WireError(_why(exc)) from exc
 
 
 def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError]]:
@@ -187,16 +191,21 @@ def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError]]:
     text = body.decode("utf-8", errors="replace")
     try:
         batch = _loose_batch.decode(text)
-    except msgspec.DecodeError as exc:
-        raise WireError(f'{exc}; send {{"session": "node/pid/start", "ops": […]}}') from exc
+    except UNREADABLE as exc:
+        told = f'{_why(exc)}; send {{"session": "node/pid/start", "ops": […]}}'
+        raise WireError(told) from exc
     return batch.session, [_read_op(raw) for raw in batch.ops]
 
 
 def _read_op(raw: msgspec.Raw) -> Op | OpError:
     try:
         return _op.decode(raw)
-    except msgspec.DecodeError as exc:
-        return OpError(str(exc))
+    except UNREADABLE as exc:
+        return OpError(_why(exc))
+
+
+def _why(exc: Exception) -> str:
+    return "nested too deep" if isinstance(exc, RecursionError) else str(exc)
 
 
 def to_request(session: str, op: Op) -> Ask | Operation:
