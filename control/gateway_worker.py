@@ -105,17 +105,19 @@ class _Gathered:
     def count(self, received: int) -> None:
         """So many bytes came: a line that has no end shows only in them."""
         if self._in_head and not self._ready:
-            self._count_head(received)
+            self._head_bytes += received
+            self.too_large = self.too_large or self._head_bytes > MAX_HEAD
 
     def on_url(self, url: bytes) -> None:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers.append((name, value))
-        self._count_head(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        size = len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
+        self.too_large = self.too_large or size > MAX_HEAD
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -137,11 +139,6 @@ class _Gathered:
         self._in_head = True
         self._head_bytes = 0
         self._body_bytes = 0
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD:
-            self.too_large = True
 
 
 class _Request(NamedTuple):
