@@ -22,14 +22,19 @@ Label = Annotated[str, Meta(max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
-class AcquireOp(Struct, tag="acquire", tag_field="op"):
-    """``bytes``: length of the request's body. ``tokens`` overrides the estimate."""
+class Wanted(Struct, kw_only=True):
+    """What a stream wants. ``bytes``: length of the request's body; ``tokens`` overrides the
+    estimate that is made of it."""
 
     id: LeaseId
     route: Label
     bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     scene: Label = ""
     tokens: Tokens | None = None
+
+
+class AcquireOp(Wanted, tag="acquire", tag_field="op", kw_only=True):
+    """Take room for a stream."""
 
 
 class RerouteOp(Struct, tag="reroute", tag_field="op"):
@@ -81,15 +86,10 @@ class _LooseBatch(Struct):
     ops: list[msgspec.Raw]
 
 
-class LeaseRequest(Struct):
+class LeaseRequest(Wanted, kw_only=True):
     """A body of ``POST /v1/leases``."""
 
-    id: LeaseId
-    route: Label
     session: SessionId
-    bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
-    scene: Label = ""
-    tokens: Tokens | None = None
 
 
 class OpError(Struct, tag="invalid", tag_field="decision"):
