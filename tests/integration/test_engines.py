@@ -52,6 +52,23 @@ def stub() -> Iterator[Callable[..., Stub]]:
         each.stop()
 
 
+@pytest.fixture(scope="module")
+def puppet() -> Iterator[Stub]:
+    """An engine that answers what a test puts into its ``answer``."""
+    puppet = Stub(b"")
+    yield puppet
+    puppet.stop()
+
+
+@pytest.fixture(scope="module")
+def staged(puppet: Stub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node before the puppet, for all tests that leave both as they were."""
+    node = Node(tmp_path_factory.mktemp("staged"), [puppet.url])
+    yield node
+    node.settled()
+    node.stop()
+
+
 def chunked(*events: str) -> bytes:
     body = b"".join(b"%x\r\n%b\r\n" % (len(e.encode()), e.encode()) for e in events)
     return (
@@ -152,45 +169,36 @@ ERROR = 'data: {"error":{"message":"queue full","code":503}}\n\n'
     ],
 )
 def test_the_verdict_reads_the_stream_and_not_its_status(
-    stub: Callable[..., Stub],
-    start_node: Callable[..., Node],
-    events: tuple[str, ...],
-    verdict: str,
+    puppet: Stub, staged: Node, events: tuple[str, ...], verdict: str
 ) -> None:
-    engine = stub(chunked(*events) + b"0\r\n\r\n")
-    node = start_node([engine.url])
-    with Client(node.port) as client:
+    puppet.answer = chunked(*events) + b"0\r\n\r\n"
+    with Client(staged.port) as client:
         response, body = client.request(chat_body(1))
     assert response.status == 200
     assert body.decode() == "".join(events), "nothing is cut or changed"
-    assert verdict_of(node) == verdict
+    assert verdict_of(staged) == verdict
 
 
-def test_an_engines_own_errors_pass_unchanged(
-    stub: Callable[..., Stub], start_node: Callable[..., Node]
-) -> None:
-    for status in (400, 403, 404, 413, 429, 500, 502, 503):
-        answer = b'{"error":{"message":"mine"}}'
-        engine = stub(
-            b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nRetry-After: 9\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (status, len(answer), answer)
-        )
-        node = start_node([engine.url])
-        with Client(node.port) as client:
-            response, body = client.request(chat_body(1))
-        assert (response.status, body) == (status, answer)
-        assert response.headers["retry-after"] == "9"
-        assert verdict_of(node) == ("upstream_error" if status >= 500 else "completed")
+@pytest.mark.parametrize("status", [400, 403, 404, 413, 429, 500, 502, 503])
+def test_an_engines_own_errors_pass_unchanged(puppet: Stub, staged: Node, status: int) -> None:
+    answer = b'{"error":{"message":"mine"}}'
+    puppet.answer = (
+        b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nRetry-After: 9\r\n"
+        b"Content-Length: %d\r\n\r\n%b" % (status, len(answer), answer)
+    )
+    with Client(staged.port) as client:
+        response, body = client.request(chat_body(1))
+    assert (response.status, body) == (status, answer)
+    assert response.headers["retry-after"] == "9"
+    assert verdict_of(staged) == ("upstream_error" if status >= 500 else "completed")
 
 
-def test_an_engine_that_closes_without_an_answer(
-    stub: Callable[..., Stub], start_node: Callable[..., Node]
-) -> None:
-    node = start_node([stub(b"").url])
-    with Client(node.port) as client:
+def test_an_engine_that_closes_without_an_answer(puppet: Stub, staged: Node) -> None:
+    puppet.answer = b""
+    with Client(staged.port) as client:
         response, body = client.request(chat_body(1), headers=JSON)
     assert (response.status, error_of(body)["code"]) == (503, "no_backend")
-    assert verdict_of(node) == "upstream_error"
+    assert verdict_of(staged) == "upstream_error"
 
 
 def test_an_engine_that_is_silent_for_too_long(
@@ -203,31 +211,26 @@ def test_an_engine_that_is_silent_for_too_long(
     assert verdict_of(node) == "timeout"
 
 
-def test_an_engine_cannot_steer_nginx(
-    stub: Callable[..., Stub], start_node: Callable[..., Node]
-) -> None:
+def test_an_engine_cannot_steer_nginx(puppet: Stub, staged: Node) -> None:
     """X-Accel headers would buffer, slow down or redirect; compression would lump."""
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: yes\r\n"
         b"X-Accel-Limit-Rate: 1\r\nX-Accel-Redirect: /healthz\r\nCache-Control: max-age=9\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"
     )
-    engine = stub(head + chunked(TEXT, DONE).split(b"\r\n\r\n", 1)[1] + b"0\r\n\r\n")
-    node = start_node([engine.url])
-    with Client(node.port) as client:
+    puppet.answer = head + chunked(TEXT, DONE).split(b"\r\n\r\n", 1)[1] + b"0\r\n\r\n"
+    with Client(staged.port) as client:
         began = time.monotonic()
         _, body = client.request(chat_body(1), headers={"Accept-Encoding": "gzip"})
     assert body.decode() == TEXT + DONE
     assert time.monotonic() - began < 1
-    node.settled()
 
 
 def test_headers_that_detach_a_stream_and_headers_of_ours_do_not_reach_the_engine(
-    stub: Callable[..., Stub], start_node: Callable[..., Node]
+    puppet: Stub, staged: Node
 ) -> None:
-    engine = stub(chunked(DONE) + b"0\r\n\r\n")
-    node = start_node([engine.url])
-    with Client(node.port) as client:
+    puppet.answer = chunked(DONE) + b"0\r\n\r\n"
+    with Client(staged.port) as client:
         client.request(
             chat_body(1),
             headers={
@@ -235,11 +238,10 @@ def test_headers_that_detach_a_stream_and_headers_of_ours_do_not_reach_the_engin
                 "Accept-Encoding": "gzip", "X-Kept": "yes", "Expect": "100-continue",
             },
         )  # fmt: skip
-    seen = engine.requests[0].lower()
+    seen = puppet.requests[-1].lower()
     for gone in (b"x-conversation-id", b"x-weir-", b"accept-encoding", b"expect:"):
         assert gone not in seen
     assert b"x-kept: yes" in seen
-    node.settled()
 
 
 def test_the_keepalive_to_an_engine_is_reused_and_ends_before_the_engines(
