@@ -4,6 +4,7 @@ import os
 import pwd
 import resource
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +22,12 @@ BACKLOG = 4096
 
 def check(config: Config) -> int:
     """Print every fault, or that there is none. Returns the exit code."""
-    faults = list(machine_faults(config))
+    faults = list(fatal_faults(config))
+    nowhere = {"nginx.user", "state"} & {fault.path for fault in faults}
+    if not nowhere:  # else nothing can be rendered
+        faults += machine_faults(config)
     for fault in faults:
-        print(fault)
+        print(fault, file=sys.stderr)
     if faults:
         return 1
     print("weir check: configuration and machine are sound")
@@ -31,18 +35,26 @@ def check(config: Config) -> int:
 
 
 def machine_faults(config: Config) -> Iterator[Fault]:
-    """All that is wrong, each with the setting it concerns and a remedy."""
-    yield from fatal_faults(config)
+    """What would hinder a node that can start."""
     yield from _limit_faults(config)
     yield from _nginx_faults(config)
 
 
 def fatal_faults(config: Config) -> Iterator[Fault]:
     """What no node can start with, as far as it can be told without nginx."""
+    yield from _user_faults(config)
     yield from _state_faults(config)
     yield from _token_faults(config)
     yield from _tls_faults(config)
     yield from _port_faults(config)
+
+
+def _user_faults(config: Config) -> Iterator[Fault]:
+    if config.nginx.user:
+        try:
+            pwd.getpwnam(config.nginx.user)
+        except KeyError:
+            yield Fault("nginx.user", f"there is no user {config.nginx.user} on this machine")
 
 
 def _state_faults(config: Config) -> Iterator[Fault]:
@@ -115,12 +127,6 @@ def _limit_faults(config: Config) -> Iterator[Fault]:
 
 
 def _nginx_faults(config: Config) -> Iterator[Fault]:
-    if config.nginx.user:
-        try:
-            pwd.getpwnam(config.nginx.user)
-        except KeyError:
-            yield Fault("nginx.user", f"there is no user {config.nginx.user} on this machine")
-            return
     try:
         nginx = find_nginx(config.nginx.binary)
         yield from _rendered_faults(config, nginx)

@@ -4,8 +4,10 @@ Ansible's role uses the same templates with the same variables: :func:`variables
 place where they are computed.
 """
 
+import grp
 import json
 import os
+import pwd
 import resource
 import shutil
 import tempfile
@@ -69,7 +71,7 @@ def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
     nofile = _descriptor_limit()
     pools = {name: _pool(pool) for name, pool in config.pools.items()}
     return {
-        "user": config.nginx.user or _root(),
+        "user": _user(config),
         "workers": worker_count(config),
         "nofile": nofile,
         "worker_connections": nofile - SPARE_DESCRIPTORS,
@@ -119,7 +121,10 @@ def _write(folder: Path, values: Mapping[str, Any]) -> None:
         keep_trailing_newline=True,
     )
     for template in sorted(TEMPLATES.glob("*.conf.j2")):
-        text = environment.get_template(template.name).render(values)
+        try:
+            text = environment.get_template(template.name).render(values)
+        except jinja2.TemplateError as exc:
+            raise NginxError(f"{template} cannot be rendered: {exc}") from exc
         (folder / template.name.removesuffix(".j2")).write_text(text)
     lua_config = json.dumps(values["lua_config"], ensure_ascii=False, indent=2)
     (folder / "weir.json").write_text(lua_config)
@@ -137,10 +142,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "message": config.refusal.message,
         "routes": {r.path: {"pool": r.pool, "stream": r.stream} for r in config.routes},
         "upstreams": {
-            pool_name: {
-                backend.name: _target(pool_name, backend)
-                for backend in pool.backends
-            }
+            pool_name: {backend.name: _target(pool_name, backend) for backend in pool.backends}
             for pool_name, pool in config.pools.items()
         },
     }
@@ -193,6 +195,10 @@ def _descriptor_limit() -> int:
     return 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
 
 
-def _root() -> str | None:
-    """As root nginx needs a user for its workers; ours must reach the state directory."""
-    return "root" if os.geteuid() == 0 else None
+def _user(config: Config) -> str | None:
+    """Whom root's nginx runs its workers as, with the user's own group: nginx would look for a
+    group of the user's name. They must reach the state directory, so root itself by default."""
+    if os.geteuid() != 0:
+        return None
+    user = pwd.getpwnam(config.nginx.user or "root")
+    return f"{user.pw_name} {grp.getgrgid(user.pw_gid).gr_name}"

@@ -7,6 +7,7 @@ worker, and only then is imported what opens sockets.
 import gc
 import logging
 import os
+import pwd
 import random
 import sys
 from pathlib import Path
@@ -55,9 +56,16 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": 5,
             "loglevel": "warning",
             "post_worker_init": start_ticking,
+            "when_ready": self.open_to_nginx,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
+
+    def open_to_nginx(self, _arbiter: Any) -> None:
+        """gunicorn's ``when_ready``: nginx's workers may be of another user."""
+        if self.config.nginx.user and os.geteuid() == 0:
+            user = pwd.getpwnam(self.config.nginx.user)
+            os.chown(self.config.admission_socket, user.pw_uid, user.pw_gid)
 
     def load(self) -> Any:
         """Called in the worker, after gevent has patched."""

@@ -15,6 +15,7 @@ from control.core.verdict import Verdict, Witness
 MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
 MAX_BYTES = 1 << 40
+MAX_DELAY_MS = 3_600_000
 
 LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}\Z")]
 SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,200}\Z")]
@@ -50,7 +51,7 @@ class ReleaseOp(Struct, tag="release", tag_field="op"):
     verdict: Verdict
     witness: Witness = Witness.LUA
     grant: Annotated[int, Meta(ge=1)] | None = None
-    delay_ms: Annotated[float, Meta(ge=0)] = 0.0
+    delay_ms: Annotated[float, Meta(ge=0, le=MAX_DELAY_MS)] = 0.0
 
 
 class HeldLease(Struct):

@@ -24,10 +24,10 @@ from control.config.units import Address, Duration, Listen, Size
 
 MAX_TOKENS = 1_000_000_000
 MAX_WORKERS = 512
-_HEADER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}$")
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
-_PATH = re.compile(r"^/[A-Za-z0-9_./~-]{0,255}$")
-_UNIX_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}$")
+_HEADER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}\Z")
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
+_PATH = re.compile(r"^/[A-Za-z0-9_./~-]{0,255}\Z")
+_UNIX_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")
 
 
 def _name(value: str) -> str:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-_DURATION = re.compile(r"^(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)$")
+_DURATION = re.compile(r"^(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SIZE = re.compile(r"^(\d{1,9})([kmg])?$", re.IGNORECASE)
+_SIZE = re.compile(r"^(\d{1,9})([kmg])?\Z", re.IGNORECASE)
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_HOST = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$")
+_HOST = re.compile(r"^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?\Z")
 MAX_PORT = 65_535
 
 

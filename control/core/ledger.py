@@ -260,7 +260,9 @@ class Ledger:
         lease = self.leases.get(lease_id)
         if lease is None:
             known = lease_id in self._tombstones
-            self._tombstones.add(lease_id, now)
+            # A person cannot be ahead of an acquire, as a gateway can.
+            if known or witness is not Witness.ADMIN:
+                self._tombstones.add(lease_id, now)
             return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
         if grant is not None and grant != lease.grant:
             return ReleaseOutcome.STALE

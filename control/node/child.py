@@ -29,6 +29,8 @@ class Spec:
     graceful: signal.Signals
     fast: signal.Signals
     ready: Callable[[], bool]
+    leftovers: Sequence[Path] = ()
+    """What one that was killed leaves, and what keeps the next one from starting."""
 
 
 class Child:
@@ -44,6 +46,8 @@ class Child:
     def start(self, now: float) -> None:
         """Start it. It dies with us, whatever we die of."""
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
+        for file in self.spec.leftovers:
+            file.unlink(missing_ok=True)
         with self.spec.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.spec.command,

@@ -1,7 +1,10 @@
 """The processes of one node, in the order in which they depend on each other."""
 
+import fcntl
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,9 +14,9 @@ import requests
 from control.check import fatal_faults
 from control.config import Config, ConfigError
 from control.config.units import Address
-from control.nginx import find_nginx
+from control.nginx import Nginx, find_nginx
 from control.node.child import Spec
-from control.node.supervisor import Supervisor, say
+from control.node.supervisor import StartError, Supervisor, say
 from control.render import render
 
 PROBE_TIMEOUT_S = 1.0
@@ -24,6 +27,23 @@ def up(config: Config, config_file: Path, simulate: bool) -> int:
     if faults := list(fatal_faults(config)):
         raise ConfigError(str(config_file), faults)
     nginx = find_nginx(config.nginx.binary)
+    with _alone_in(config.state):
+        return _up(config, config_file, simulate, nginx)
+
+
+@contextmanager
+def _alone_in(state: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the kernel lets go of however we end."""
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise StartError(f"state: {state} is in use by another weir up") from exc
+        yield
+
+
+def _up(config: Config, config_file: Path, simulate: bool, nginx: Nginx) -> int:
     conf = render(config, nginx)
     specs = [
         *(_simulators(config) if simulate else []),
@@ -69,6 +89,7 @@ def _admission(config: Config, config_file: Path) -> Spec:
         graceful=signal.SIGTERM,
         fast=signal.SIGQUIT,
         ready=partial(_answers, url),
+        leftovers=(config.state / "run" / "admission.pid",),
     )
 
 
@@ -83,6 +104,7 @@ def _nginx(config: Config, binary: Path, conf: Path) -> Spec:
         graceful=signal.SIGQUIT,
         fast=signal.SIGTERM,
         ready=partial(_answers, url),
+        leftovers=(config.state / "run" / "reroute.sock", config.state / "run" / "nginx.pid"),
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ local ROUNDS = 1000 -- batches of one timer, then a fresh one: its memory pool o
 local WAKE_S = 0.5 -- an exiting worker is noticed within it
 local BUSY = 4 -- operations that gathered during one POST: so many mean a busy worker,
 local LINGER_S = 0.002 -- which waits a moment, that the next POST may carry more
+local LAST_TRIES = 8 -- of an exiting worker, about 6 s: the sessions' time to live is the rest
 local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
 local _M = { overflowed = 0 }
@@ -170,7 +171,7 @@ local function send(http, batch)
 end
 
 local function finished()
-    return exiting() and leases.count == 0 and #queue == 0
+    return exiting() and leases.count == 0 and (#queue == 0 or failures >= LAST_TRIES)
 end
 
 -- Waits for work; returns when there is some, a heartbeat is due, or the worker is leaving.

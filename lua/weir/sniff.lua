@@ -98,7 +98,11 @@ function _M.feed(state, chunk)
     local first = 1
     local stop = find(text, "\n", 1, true)
     while stop do
-        line(state, text, first, stop - 1)
+        if stop - first > PREFIX then -- seen alike, whether it came in one chunk or in many
+            line(state, sub(text, first, first + PREFIX - 1), 1, PREFIX)
+        else
+            line(state, text, first, stop - 1)
+        end
         first = stop + 1
         stop = find(text, "\n", first, true)
     end
