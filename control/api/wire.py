@@ -100,7 +100,8 @@ class OpError(Struct, tag="invalid", tag_field="decision"):
 
 
 class GrantedResult(Struct, tag="granted", tag_field="decision"):
-    """``url`` is the backend's. ``grant`` tells this lease from an earlier one of its id."""
+    """``url`` is the backend's. ``grant`` tells this lease from an earlier one of its id.
+    ``tight``: room is scarce, and the release should not wait for company."""
 
     id: str
     pool: str
@@ -109,6 +110,7 @@ class GrantedResult(Struct, tag="granted", tag_field="decision"):
     scene: str
     tokens: int
     grant: int
+    tight: bool
 
 
 class RefusedResult(Struct, tag="refused", tag_field="decision"):
@@ -231,7 +233,7 @@ def to_request(session: str, op: Op) -> Ask | Operation:
 def to_answer(result: Result | UnknownRoute, urls: dict[tuple[str, str], str]) -> Answer:
     """What a gateway is told. ``urls`` maps (pool, backend) to the backend's address."""
     match result:
-        case Granted(lease):
+        case Granted(lease, _, tight):
             return GrantedResult(
                 id=lease.id,
                 pool=lease.pool,
@@ -240,6 +242,7 @@ def to_answer(result: Result | UnknownRoute, urls: dict[tuple[str, str], str]) -
                 scene=lease.scene,
                 tokens=lease.tokens,
                 grant=lease.grant,
+                tight=tight,
             )
         case Refused():
             return to_refusal(result)

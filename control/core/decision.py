@@ -35,10 +35,12 @@ class Reason(StrEnum):
 
 
 class Granted(NamedTuple):
-    """The lease is held. ``repeated`` says that it was held before: nothing was taken."""
+    """The lease is held. ``repeated`` says that it was held before: nothing was taken. ``tight``
+    says that its release must not wait a moment for company, for room is scarce."""
 
     lease: Lease
     repeated: bool = False
+    tight: bool = True
 
 
 @dataclass(frozen=True, slots=True)

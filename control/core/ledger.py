@@ -90,7 +90,8 @@ class Ledger:
         backend = pool.choose(claim.tokens, now, self._jitter)
         if isinstance(backend, Refused):
             return backend
-        return Granted(self._grant(claim, backend.name, now))
+        lease = self._grant(claim, backend.name, now)
+        return Granted(lease, tight=backend.is_tight)
 
     def reroute(self, lease_id: str, now: float) -> Decision:
         """The lease's backend could not be reached and has been sent nothing: try another.

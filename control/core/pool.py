@@ -49,6 +49,11 @@ class Backend:
         return self.streams < self.max_streams and self.tokens + tokens <= self.max_tokens
 
     @property
+    def is_tight(self) -> bool:
+        """Whether more than half of either limit is in use: others may soon wait for room."""
+        return 2 * self.streams > self.max_streams or 2 * self.tokens > self.max_tokens
+
+    @property
     def free_tokens(self) -> int:
         """Tokens under the limit; negative where the limit was lowered under what is in use."""
         return self.max_tokens - self.tokens

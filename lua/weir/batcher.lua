@@ -33,7 +33,7 @@ local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
 local _M = { overflowed = 0 }
 
-local queue = {} -- { fields, [ready] or told, [since], [abandoned] }
+local queue = {} -- { fields, [ready] or told, [since], [patient], [abandoned] }
 local resting = {} -- semaphores that nobody waits for
 local work -- posted when the queue has something and the loop sleeps
 local idle = false
@@ -49,13 +49,14 @@ local function push(item)
 end
 
 -- Queues a release, which waits for no answer. `fields`: the inside of its JSON object; `timed`:
--- whether the service shall know how long it was under way.
-function _M.tell(fields, timed)
+-- whether the service shall know how long it was under way; `patient`: whether it may wait a
+-- moment for something to go with, as where much room is free.
+function _M.tell(fields, timed, patient)
     if #queue >= MAX_RELEASES then
         _M.overflowed = _M.overflowed + 1
         return nil, "overflow"
     end
-    push({ fields = fields, told = true, since = timed and now() or nil })
+    push({ fields = fields, told = true, since = timed and now() or nil, patient = patient })
     return true
 end
 
@@ -170,6 +171,16 @@ local function send(http, batch)
     give_back(batch, err)
 end
 
+-- Whether all that is pending may wait for company.
+local function patient()
+    for _, item in ipairs(queue) do
+        if not item.patient then
+            return false
+        end
+    end
+    return #queue > 0
+end
+
 local function finished()
     return exiting() and leases.count == 0 and (#queue == 0 or failures >= LAST_TRIES)
 end
@@ -202,6 +213,10 @@ local function run(_)
         end
         if busy then
             sleep(LINGER_S)
+        elseif patient() then
+            idle = true
+            work:wait(LINGER_S)
+            idle = false
         end
         local batch = take()
         busy = #batch >= BUSY

@@ -54,6 +54,7 @@ end
 -- backend by $weir_upstream.
 local function granted(entry, result, var)
     entry.grant = result.grant
+    entry.patient = not result.tight
     var.weir_grant = result.grant
     var.weir_scene = result.scene
     var.weir_upstream = config.upstreams[result.pool][result.backend]

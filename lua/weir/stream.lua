@@ -13,9 +13,11 @@ local _M = {}
 
 local function release(entry, verdict)
     local grant = entry.grant and (',"grant":' .. entry.grant) or ""
+    local abort = verdict == "client_abort"
     batcher.tell(
         '"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant,
-        verdict == "client_abort"
+        abort,
+        entry.patient and not abort
     )
 end
 
