@@ -27,7 +27,7 @@ local MAX_RELEASES = 100000 -- about 20 MB of releases while the service is away
 local ROUNDS = 1000 -- batches of one timer, then a fresh one: its memory pool only grows
 local WAKE_S = 0.5 -- an exiting worker is noticed within it
 local BUSY = 4 -- operations that gathered during one POST: so many mean a busy worker,
-local LINGER_S = 0.002 -- which waits a moment, that the next POST may carry more
+local LINGER_S = 0.001 -- which waits a moment, that the next POST may carry more
 local LAST_TRIES = 8 -- of an exiting worker, about 6 s: the sessions' time to live is the rest
 local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
