@@ -31,6 +31,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	luacheck --quiet lua
+	$(BIN)/pytest -q tests/unit/test_render.py  # what is rendered passes `nginx -t`
 
 bench: setup
 	$(BIN)/python -m tests.bench
