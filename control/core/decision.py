@@ -39,8 +39,8 @@ class Granted(NamedTuple):
     says that its release must not wait a moment for company, for room is scarce."""
 
     lease: Lease
-    repeated: bool = False
-    tight: bool = True
+    repeated: bool
+    tight: bool
 
 
 @dataclass(frozen=True, slots=True)

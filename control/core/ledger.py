@@ -90,8 +90,7 @@ class Ledger:
         backend = pool.choose(claim.tokens, now, self._jitter)
         if isinstance(backend, Refused):
             return backend
-        lease = self._grant(claim, backend.name, now)
-        return Granted(lease, tight=backend.is_tight)
+        return self._granted(self._grant(claim, backend.name, now))
 
     def reroute(self, lease_id: str, now: float) -> Decision:
         """The lease's backend could not be reached and has been sent nothing: try another.
@@ -113,7 +112,7 @@ class Ledger:
         failed.drop(lease)
         lease.backend = choice.name
         choice.hold(lease)
-        return Granted(lease)
+        return self._granted(lease)
 
     def release(
         self,
@@ -231,8 +230,12 @@ class Ledger:
 
     def _repeat(self, lease: Lease) -> Decision:
         if lease.state is LeaseState.ACTIVE:
-            return Granted(lease, repeated=True)
+            return self._granted(lease, repeated=True)
         return AlreadyEnded(lease.id)
+
+    def _granted(self, lease: Lease, repeated: bool = False) -> Granted:
+        backend = self.pools[lease.pool].backends[lease.backend]
+        return Granted(lease, repeated, backend.is_tight)
 
     def _grant(self, claim: Claim, backend: str, now: float) -> Lease:
         self.totals.granted += 1

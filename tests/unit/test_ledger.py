@@ -1,6 +1,6 @@
 """The ledger's own parts: tombstones, the audit, what a refusal advises."""
 
-from control.core.decision import Reason, Refused
+from control.core.decision import Granted, Reason, Refused
 from control.core.estimate import Estimate
 from control.core.ledger import Claim, Ledger
 from control.core.pool import Backend, BackendState, Pool
@@ -83,3 +83,15 @@ def test_the_estimate_is_mission_000s() -> None:
     assert estimate.tokens(101, "Record_Gen") == 6_061
     assert estimate.scene("QA") == "QA"
     assert estimate.scene("made up") == estimate.scene("") == "Record_Gen"
+
+
+def test_a_grant_says_whether_room_is_scarce() -> None:
+    book = ledger(max_streams=4)
+
+    def tight(lease_id: str) -> bool:
+        decision = book.acquire(Claim(lease_id, "p", "QA", 100, "s"), 0.0)
+        assert isinstance(decision, Granted)
+        return decision.tight
+
+    assert [tight(i) for i in "abc"] == [False, False, True]
+    assert tight("a"), "asked again, it says what is true now"

@@ -288,7 +288,7 @@ def test_answers_say_what_was_decided() -> None:
     urls = {("p", "g"): "http://e:1"}
     refused = Refused(Reason.TOKENS_EXHAUSTED, "p", 80_000, 79_000, 7_000, 3.4)
     results = [
-        Granted(lease), refused, AlreadyEnded("b"), ReleaseOutcome.ALREADY,
+        Granted(lease, repeated=False, tight=True), refused, AlreadyEnded("b"), ReleaseOutcome.ALREADY,
         Synced([lease], []), UnknownRoute("/v1/y"),
     ]  # fmt: skip
     answers = wire.BatchResult([wire.to_answer(result, urls) for result in results])
@@ -296,7 +296,7 @@ def test_answers_say_what_was_decided() -> None:
     assert told[:5] == [
         {
             "decision": "granted", "id": "a", "pool": "p", "backend": "g", "url": "http://e:1",
-            "scene": "QA", "tokens": 99, "grant": 4,
+            "scene": "QA", "tokens": 99, "grant": 4, "tight": True,
         },
         {
             "decision": "refused", "reason": "tokens_exhausted", "status": 429, "pool": "p",
