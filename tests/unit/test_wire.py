@@ -288,8 +288,8 @@ def test_answers_say_what_was_decided() -> None:
     urls = {("p", "g"): "http://e:1"}
     refused = Refused(Reason.TOKENS_EXHAUSTED, "p", 80_000, 79_000, 7_000, 3.4)
     results = [
-        Granted(lease, repeated=False, tight=True), refused, AlreadyEnded("b"), ReleaseOutcome.ALREADY,
-        Synced([lease], []), UnknownRoute("/v1/y"),
+        Granted(lease, repeated=False, tight=True), refused, AlreadyEnded("b"),
+        ReleaseOutcome.ALREADY, Synced([lease], []), UnknownRoute("/v1/y"),
     ]  # fmt: skip
     answers = wire.BatchResult([wire.to_answer(result, urls) for result in results])
     told = json.loads(wire.encode(answers))["results"]
