@@ -19,7 +19,7 @@ from tests.harness.client import CHAT, chat_body
 from tests.harness.node import Engine, Node, wait_for
 
 ABORTS = 2_000
-AT_ONCE = 60
+AT_ONCE = 20
 OPEN = 10_000
 
 
@@ -110,8 +110,8 @@ def test_2000_streams_left_at_any_moment_leak_nothing(
     late = sorted(
         ended["at"] - left[ended["tag"]].at for ended in engine.ended() if ended["how"] == "aborted"
     )
-    assert len(late) > ABORTS / 10
-    # Told within 10 ms (mission 002); the two cores here also run 60 clients and the engine.
+    assert len(late) > ABORTS / 2
+    # Told within 10 ms (mission 002); the two cores here also run the clients and the engine.
     assert late[len(late) * 99 // 100] < 0.05, late[-30:]
     assert late[len(late) // 2] < 0.01
     ends = {v: node.metric("weir_leases_ended_total", verdict=v) for v in ("lost", "killed")}
