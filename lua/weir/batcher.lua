@@ -31,7 +31,7 @@ local LINGER_S = 0.001 -- which waits a moment, that the next POST may carry mor
 local LAST_TRIES = 8 -- of an exiting worker, about 6 s: the sessions' time to live is the rest
 local RETRY_S = { 0.02, 0.1, 0.5, 1 }
 
-local _M = { overflowed = 0 }
+local _M = {}
 
 local queue = {} -- { fields, [ready] or told, [since], [patient], [abandoned] }
 local resting = {} -- semaphores that nobody waits for
@@ -39,6 +39,7 @@ local work -- posted when the queue has something and the loop sleeps
 local idle = false
 local session
 local failures = 0
+local overflowed = 0 -- releases that found no place: their session's time to live frees them
 
 local function push(item)
     queue[#queue + 1] = item
@@ -53,7 +54,10 @@ end
 -- moment for something to go with, as where much room is free.
 function _M.tell(fields, timed, patient)
     if #queue >= MAX_RELEASES then
-        _M.overflowed = _M.overflowed + 1
+        if overflowed % 1000 == 0 then
+            log(CRIT, "weir: releases_dropped total=", overflowed + 1)
+        end
+        overflowed = overflowed + 1
         return nil, "overflow"
     end
     push({ fields = fields, told = true, since = timed and now() or nil, patient = patient })
