@@ -3,17 +3,33 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
+from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.estimate import Estimate
 from control.core.lease import Lease
 from control.core.ledger import Claim, Totals
-from control.core.operation import Acquire, Operation, Release, Result
-from control.core.pool import Pool
+from control.core.node import MemoryState, Node
+from control.core.operation import (
+    Acquire,
+    Cut,
+    EndSession,
+    Operation,
+    Release,
+    Result,
+    Synced,
+)
+from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
 from control.core.verdict import Verdict, Witness
 from control.stores.base import Store
+
+OWN_PAUSE_S = 1.0
+"""Time passes at least every 50 ms; a longer gap means that this process did not run."""
+SYNC_EVERY_S = 60.0
+"""How often a gateway is asked for all that it holds, beside when something was restarted."""
+NODE_MEMORY_RETRY_S = 5.0
+MAX_NODES = 1_000
 
 
 class Ask(NamedTuple):
@@ -36,6 +52,15 @@ class UnknownRoute(NamedTuple):
     route: str
 
 
+class Answered(NamedTuple):
+    """The answer to a batch. ``sync``: the gateway is to say all that it holds; ``cuts``: ids of
+    its leases whose streams it is to end."""
+
+    results: Sequence[Result | UnknownRoute]
+    sync: bool
+    cuts: Sequence[str]
+
+
 class Admission:
     """Decides, counts and forgets. ``clock`` gives monotonic seconds.
 
@@ -53,60 +78,106 @@ class Admission:
         self._routes = routes
         self._estimate = estimate
         self.clock = clock
+        self._passed_at = clock()
+        self._lost: list[Lease] = []
+        self._nodes: dict[str, Node] = {}
         self.outcomes: Counter[tuple[str, str, str]] = Counter()
         """Requests by (pool, scene, outcome): ``granted`` or a refusal's reason."""
+        self.dropped = 0
+        """Releases that found no place in their gateways."""
 
-    def batch(
-        self, session: str, requests: Sequence[Ask | Operation]
-    ) -> Sequence[Result | UnknownRoute]:
+    def batch(self, session: str, requests: Sequence[Ask | Operation]) -> Answered:
         """Do all that one gateway worker has pending, in order; answer each in its place."""
-        now = self.clock()
-        self._store.tick(now)
-        asked = [self._operation(session, request) for request in requests]
-        operations = [op for op in asked if not isinstance(op, UnknownRoute)]
-        results = self._store.apply(session, operations, now)
+        now = self._pass_time()
+        asked = [self._operation(session, request, now) for request in requests]
+        operations = [op for op in asked if not isinstance(op, UnknownRoute | Refused)]
+        results: Sequence[Any] = self._store.apply(session, operations, now)
         for operation, result in zip(operations, results, strict=True):
             if isinstance(operation, Acquire):
-                self._count(operation.claim, result)
-        if len(results) == len(asked):
-            return results
-        left = iter(results)
-        return [op if isinstance(op, UnknownRoute) else next(left) for op in asked]
+                self._count(operation.claim.pool, operation.claim.scene, result)
+        if len(results) < len(asked):
+            left = iter(results)
+            results = [op if isinstance(op, UnknownRoute | Refused) else next(left) for op in asked]
+        heard = self._store.session(session)
+        if heard is None:  # it ended itself in this very batch
+            return Answered(results, False, ())
+        return Answered(results, now - heard.synced_at > SYNC_EVERY_S, tuple(heard.cuts))
 
     def acquire(self, session: str, ask: Ask) -> Result | UnknownRoute:
         """Take room for one stream."""
-        return self.batch(session, [ask])[0]
+        return self.batch(session, [ask]).results[0]
 
     def release(self, lease_id: str, verdict: Verdict, witness: Witness) -> ReleaseOutcome:
         """End one lease from outside its session (an operator, another gateway)."""
-        now = self.clock()
-        self._store.tick(now)
-        [outcome] = self._store.apply(None, [Release(lease_id, verdict, witness)], now)
+        outcome = self._alone(Release(lease_id, verdict, witness))
         assert isinstance(outcome, ReleaseOutcome)
         return outcome
 
+    def cut(self, lease_id: str) -> ReleaseOutcome:
+        """Have a stream ended by its gateway; its lease ends when it has."""
+        outcome = self._alone(Cut(lease_id))
+        assert isinstance(outcome, ReleaseOutcome)
+        return outcome
+
+    def end_session(self, session: str) -> Sequence[Lease] | None:
+        """A gateway's worker is dead: all that it held ends. None where it is not known."""
+        if self._store.session(session) is None:
+            return None
+        synced = self._alone(EndSession(session))
+        assert isinstance(synced, Synced)
+        return synced.ended
+
+    def adjust(self, backend: Backend, limits: Limits) -> None:
+        """Put a backend's limits in force, and keep them over restarts.
+        :class:`control.stores.StoreError` where they cannot be kept."""
+        self._store.adjust(backend, limits)
+
+    def report_node(self, name: str, memory: MemoryState, report: Mapping[str, Any]) -> int:
+        """An agent says how its node is; answered by the streams that run there."""
+        now = self.clock()
+        if name not in self._nodes and len(self._nodes) >= MAX_NODES:
+            oldest = min(self._nodes.values(), key=lambda node: node.last_seen)
+            del self._nodes[oldest.name]
+        self._nodes[name] = Node(name, now, memory, report)
+        return sum(len(s.leases) for s in self._store.sessions() if s.node == name)
+
+    def nodes(self) -> Sequence[Node]:
+        """Every node whose agent has been heard, by name."""
+        return [self._nodes[name] for name in sorted(self._nodes)]
+
     def tick(self) -> list[Lease]:
-        """Let time pass; to be called some times a second. Returns the leases that were lost."""
-        return self._store.tick(self.clock())
+        """Let time pass, and keep what it changed; to be called some times a second. Returns the
+        leases that were lost."""
+        self._store.apply(None, (), self._pass_time())
+        lost, self._lost = self._lost, []
+        return lost
+
+    def fault(self) -> str | None:
+        """Why nothing new is granted at present, as far as it is the store's."""
+        return self._store.fault()
+
+    def close(self) -> None:
+        """Decide nothing more, and let another take over."""
+        self._store.close()
 
     def pools(self) -> Sequence[Pool]:
         """All pools as they are now."""
-        self.tick()
+        self._pass_time()
         return self._store.pools()
 
     def leases(self) -> Sequence[Lease]:
         """All live leases as they are now, oldest first."""
-        self.tick()
+        self._pass_time()
         return self._store.leases()
 
     def lease(self, lease_id: str) -> Lease | None:
         """One live lease as it is now."""
-        self.tick()
+        self._pass_time()
         return self._store.lease(lease_id)
 
     def sessions(self) -> Sequence[Session]:
         """All sessions as they are now."""
-        self.tick()
+        self._pass_time()
         return self._store.sessions()
 
     def totals(self) -> Totals:
@@ -117,23 +188,46 @@ class Admission:
         """granted - ended - live: 0, always."""
         return self._store.drift()
 
-    def _operation(self, session: str, request: Ask | Operation) -> Operation | UnknownRoute:
+    def _alone(self, operation: Operation) -> Result:
+        [result] = self._store.apply(None, [operation], self._pass_time())
+        return result
+
+    def _pass_time(self) -> float:
+        """Let time pass up to now. What is lost meanwhile is reported by the next tick."""
+        now = self.clock()
+        pause = now - self._passed_at
+        self._passed_at = now
+        if pause > OWN_PAUSE_S:
+            # Stopped, swapped out, or a machine that was paused: nobody could be heard.
+            self._store.forgive(pause, now)
+        self._lost += self._store.tick(now)
+        return now
+
+    def _operation(
+        self, session: str, request: Ask | Operation, now: float
+    ) -> Operation | UnknownRoute | Refused:
         if not isinstance(request, Ask):
             return request
         pool = self._routes.get(request.route)
         if pool is None:
             return UnknownRoute(request.route)
         scene = self._estimate.scene(request.scene)
+        if self._nodes:
+            node = self._nodes.get(session.partition("/")[0])
+            if node is not None and not node.admits(now):
+                refused = Refused(Reason.NODE_MEMORY, pool, retry_after_s=NODE_MEMORY_RETRY_S)
+                self._count(pool, scene, refused)
+                return refused
         tokens = request.tokens
         if tokens is None:
             tokens = self._estimate.tokens(request.body_bytes, scene)
         return Acquire(Claim(request.id, pool, scene, tokens, session))
 
-    def _count(self, claim: Claim, result: Result) -> None:
+    def _count(self, pool: str, scene: str, result: Result) -> None:
         match result:
             case Granted(repeated=False):
-                self.outcomes[claim.pool, claim.scene, "granted"] += 1
+                self.outcomes[pool, scene, "granted"] += 1
             case Refused(reason=reason):
-                self.outcomes[claim.pool, claim.scene, reason] += 1
+                self.outcomes[pool, scene, reason] += 1
             case AlreadyEnded():
-                self.outcomes[claim.pool, claim.scene, "already_ended"] += 1
+                self.outcomes[pool, scene, "already_ended"] += 1

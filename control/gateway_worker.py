@@ -6,15 +6,22 @@ C parser and one send replace it; the application, gevent and the process model 
 and TCP listeners go the usual way.
 """
 
+import contextlib
 import io
 import logging
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
+import gevent
 import httptools
+import psutil
+from gevent.pool import Pool
+from gevent.server import StreamServer
 from gunicorn.workers.ggevent import GeventWorker
 
 MAX_HEAD = 16 << 10
@@ -22,6 +29,14 @@ MAX_HEAD = 16 << 10
 MAX_BODY = 8 << 20
 """Bytes of a body that are read at all; the application says what it takes."""
 READ_BYTES = 64 << 10
+NOTIFY_S = 1.0
+"""How often gunicorn's arbiter is told that the worker lives."""
+LOOK_S = 0.05
+"""How late the worker notices that it is to end."""
+LONGEST_START_S = 10.0
+"""A successor that needs longer has failed."""
+LAST_ANSWERS_S = 0.25
+"""What has been asked is answered within it, before another decides."""
 
 log = logging.getLogger("weir.gateway")
 
@@ -29,16 +44,82 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class GatewayWorker(GeventWorker):  # type: ignore[misc]
-    """The worker class of the admission service."""
+    """The worker class of the admission service.
+
+    ``lock`` is set by the application: told to end while a sibling starts, the worker serves until
+    that one has announced itself there.
+    """
+
+    lock: Any = None
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._clients: set[Any] = set()
+        self._leaving = False
+
+    def run(self) -> None:
+        """Serve until told to end; then answer what has begun, and go."""
+        servers = [
+            StreamServer(
+                listener,
+                handle=partial(self.handle, listener),
+                spawn=Pool(self.worker_connections),
+            )
+            for listener in self.sockets
+        ]
+        for server in servers:
+            server.start()
+        self._serve_out_the_term()
+        self._leaving = True
+        for server in servers:
+            server.close()
+        for client in list(self._clients):
+            # Its greenlet finishes what it answers, and reads the end.
+            with contextlib.suppress(OSError):  # it has just closed by itself
+                client.shutdown(socket.SHUT_RD)
+        deadline = time.monotonic() + LAST_ANSWERS_S
+        while self._clients and time.monotonic() < deadline:
+            gevent.sleep(0.005)
+
+    def _serve_out_the_term(self) -> None:
+        notified_at = told_at = 0.0
+        while True:
+            now = time.monotonic()
+            if now - notified_at > NOTIFY_S:
+                notified_at = now
+                self.notify()
+            if not self.alive:
+                told_at = told_at or now
+                if now - told_at > LONGEST_START_S or not self._awaits_successor():
+                    return
+            gevent.sleep(LOOK_S)
+
+    def _awaits_successor(self) -> bool:
+        """Whether a younger sibling is starting and has not come so far as to decide."""
+        if self.lock is None or self.lock.has_successor:
+            return False
+        try:
+            born = psutil.Process().create_time()
+            siblings = psutil.Process(self.ppid).children()
+            return any(sibling.create_time() > born for sibling in siblings)
+        except psutil.NoSuchProcess:
+            return False
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:
-        if client.family != socket.AF_UNIX:
-            super().handle(listener, client, addr)
-            return
+        self._clients.add(client)
+        try:
+            if client.family == socket.AF_UNIX:
+                self._handle_gateway(client)
+            else:
+                super().handle(listener, client, addr)
+        finally:
+            self._clients.discard(client)
+
+    def _handle_gateway(self, client: Any) -> None:
         # No timeout: both ends are on this machine, and the kernel tells when the other dies.
         client.settimeout(None)
         try:
-            serve(client, self.wsgi, lambda: self.alive)
+            serve(client, self.wsgi, lambda: not self._leaving)
         except OSError as exc:
             # The gateway closed or fell silent: it opens a new connection when it needs one.
             log.debug("gateway_closed error=%s", exc)
@@ -46,7 +127,7 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
             client.close()
 
 
-def serve(client: Any, app: WsgiApp, alive: Callable[[], bool]) -> None:
+def serve(client: Any, app: WsgiApp, stays: Callable[[], bool]) -> None:
     """Answer the requests of one connection, one after the other, until it ends."""
     gathered = _Gathered()
     parser = gathered.parser = httptools.HttpRequestParser(gathered)
@@ -61,7 +142,7 @@ def serve(client: Any, app: WsgiApp, alive: Callable[[], bool]) -> None:
             client.sendall(_refusal("413 Content Too Large"))
             return
         for request in gathered.take():
-            keep = request.keep_alive and alive()
+            keep = request.keep_alive and stays()
             client.sendall(_answer(app, request.environ(client), keep))
             if not keep:
                 return

@@ -36,6 +36,8 @@ SPARE_DESCRIPTORS = 256
 """For logs, listeners, Lua and the channel between workers."""
 HEARTBEATS_A_TTL = 4
 """A session is heard so often within its time to live, so that a lost beat or two ends nothing."""
+LONGEST_HEARTBEAT_S = 1.0
+"""A stream that an operator cuts ends within it."""
 KEEPALIVE_CONNECTIONS = 64
 """Idle connections that a worker keeps to an engine: more than its usual limit of 25 streams."""
 
@@ -131,20 +133,39 @@ def _write(folder: Path, values: Mapping[str, Any]) -> None:
 
 
 def _lua_config(config: Config) -> dict[str, Any]:
+    shortest_ttl = min(pool.session_ttl for pool in config.pools.values())
     return {
         "node": config.node_name,
         "admission": f"unix:{config.admission_socket}",
         "budget_s": config.admission.budget,
-        "heartbeat_s": min(pool.session_ttl for pool in config.pools.values()) / HEARTBEATS_A_TTL,
+        "heartbeat_s": min(LONGEST_HEARTBEAT_S, shortest_ttl / HEARTBEATS_A_TTL),
+        "session_ttl_s": max(pool.session_ttl for pool in config.pools.values()),
         "max_body": config.nginx.max_body,
+        "lua_release": config.nginx.lua_release,
         "unknown_size": config.estimate.unknown_size,
+        "tokens_per_char": config.estimate.tokens_per_char,
+        "expected_output": config.scenes.expected_output,
+        "default_scene": config.scenes.default,
         "scene_variable": "http_" + config.scenes.header.lower().replace("-", "_"),
         "message": config.refusal.message,
         "routes": {r.path: {"pool": r.pool, "stream": r.stream} for r in config.routes},
-        "upstreams": {
-            pool_name: {backend.name: _target(pool_name, backend) for backend in pool.backends}
-            for pool_name, pool in config.pools.items()
+        "pools": {name: _lua_pool(name, pool) for name, pool in config.pools.items()},
+    }
+
+
+def _lua_pool(name: str, pool: Pool) -> dict[str, Any]:
+    share = {"local_share": pool.local_share} if pool.when_down == "local" else {}
+    return {
+        "drain_s": pool.drain,
+        "backends": {
+            backend.name: {
+                "upstream": _target(name, backend),
+                "max_streams": backend.max_streams,
+                "max_tokens": backend.max_tokens,
+            }
+            for backend in pool.backends
         },
+        **share,
     }
 
 

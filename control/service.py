@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import pwd
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,39 +15,38 @@ from typing import Any
 import gevent
 from gunicorn.app.base import BaseApplication
 
-from control.admission import Admission
-from control.config import Config, load
-from control.core.estimate import Estimate
-from control.core.pool import Backend, Pool
-from control.stores import MemoryStore, Store
+from control.config import Config, ConfigError, load
+from control.succession import DecisionLock
 
 KEEPALIVE_S = 75
 """Longer than nginx keeps its connections (60 s), so that it is nginx that closes first."""
 TICK_S = 0.05
 """How late a drain may end where nobody asks."""
-JITTER = 0.25
-"""Clients that were refused together come back spread over this part of their wait."""
 
 log = logging.getLogger("weir.service")
 
 
 class AdmissionService(BaseApplication):  # type: ignore[misc]
-    """gunicorn's settings and application for one configuration."""
+    """gunicorn's settings and application for the configuration in a file."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, file: Path, config: Config) -> None:
+        self.file = file
         self.config = config
         super().__init__()
 
     def load_config(self) -> None:
-        run = self.config.state / "run"
-        run.mkdir(parents=True, exist_ok=True)
+        """Also called for SIGHUP: what the file says now goes to the next worker."""
+        try:
+            self.config = load(self.file)
+        except ConfigError as exc:
+            log.error("reload_refused error=%s", exc)
         settings = {
             "bind": [f"unix:{self.config.admission_socket}", str(self.config.admin.listen)],
             "workers": self.config.admission.workers,
             "worker_class": "control.gateway_worker.GatewayWorker",
             "keepalive": KEEPALIVE_S,
-            "pidfile": str(run / "admission.pid"),
-            "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(run),
+            "pidfile": str(pid_file(self.config)),
+            "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,
             "control_socket_disable": True,
             "proc_name": "weir-admission",
             "umask": 0o007,
@@ -56,6 +54,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             "graceful_timeout": 5,
             "loglevel": "warning",
             "post_worker_init": start_ticking,
+            "worker_exit": step_down,
             "when_ready": self.open_to_nginx,
         }
         for name, value in settings.items():
@@ -68,54 +67,19 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             os.chown(self.config.admission_socket, user.pw_uid, user.pw_gid)
 
     def load(self) -> Any:
-        """Called in the worker, after gevent has patched."""
-        from control.api.app import create_app  # noqa: PLC0415
+        """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
+        from control.wiring import build_admission, build_app  # noqa: PLC0415
 
-        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level="INFO")
-        config = self.config
-        tokens = {token.name: os.environ[token.env] for token in config.admin.tokens}
-        admission = Admission(
-            store=build_store(config),
-            routes={route.path: route.pool for route in config.routes},
-            estimate=build_estimate(config),
-        )
-        self.admission = admission
+        self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)
+        self.lock.take()
+        self.admission = build_admission(self.config)
+        app = build_app(self.config, self.admission)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop
         # the world as often while thousands of leases come and go.
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
-        urls = {
-            (name, backend.name): backend.url
-            for name, pool in config.pools.items()
-            for backend in pool.backends
-        }
-        return create_app(admission, urls, tokens)
-
-
-def build_store(config: Config) -> Store:
-    """The configured store with the configured pools."""
-    pools = [
-        Pool(
-            name,
-            {b.name: Backend(b.name, b.url, b.max_streams, b.max_tokens) for b in pool.backends},
-            session_ttl=pool.session_ttl,
-            drain=pool.drain,
-            pass_over=pool.pass_over,
-        )
-        for name, pool in config.pools.items()
-    ]
-    spread = random.Random()
-    return MemoryStore(pools, jitter=lambda: spread.uniform(1 - JITTER, 1 + JITTER))
-
-
-def build_estimate(config: Config) -> Estimate:
-    """The configured estimate."""
-    return Estimate(
-        config.estimate.tokens_per_char,
-        config.scenes.expected_output,
-        config.scenes.default,
-    )
+        return app
 
 
 def start_ticking(worker: Any) -> None:
@@ -123,17 +87,46 @@ def start_ticking(worker: Any) -> None:
     admission = worker.app.admission
 
     def forever() -> None:
-        while worker.alive:
+        while True:
             gevent.sleep(TICK_S)
             for lease in admission.tick():
                 log.warning("lease_lost id=%s session=%s", lease.id, lease.session)
 
-    gevent.spawn(forever)
+    worker.lock = worker.app.lock
+    worker.ticker = gevent.spawn(forever)
+
+
+def step_down(_arbiter: Any, worker: Any) -> None:
+    """gunicorn's ``worker_exit``: write what there is to write, and let the next one decide."""
+    if hasattr(worker, "ticker"):  # else it never came to decide
+        worker.ticker.kill()
+        worker.app.admission.close()
+        worker.app.lock.leave()
+
+
+def run_folder(config: Config) -> Path:
+    """Where sockets, pid files and locks are."""
+    run = config.state / "run"
+    run.mkdir(parents=True, exist_ok=True)
+    return run
+
+
+def pid_file(config: Config) -> Path:
+    """The arbiter's."""
+    return run_folder(config) / "admission.pid"
 
 
 def main() -> None:
     """Serve until told to stop."""
-    AdmissionService(load(Path(sys.argv[1]))).run()
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level="INFO")
+    file = Path(sys.argv[1])
+    config = load(file)
+    # Before the socket is bound: a second service must not take it from the first. Held by all
+    # processes of this one, to the last.
+    lock = DecisionLock(run_folder(config) / "service.lock")
+    lock.take()
+    pid_file(config).unlink(missing_ok=True)
+    AdmissionService(file, config).run()
 
 
 if __name__ == "__main__":

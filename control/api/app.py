@@ -10,9 +10,13 @@ from typing import Any
 import falcon
 
 from control.admission import Admission
-from control.api.admin_plane import Health, Leases, Metrics, Pools, Sessions
 from control.api.data_plane import DataPlane
+from control.api.health import Health, Metrics
+from control.api.leases import Leases
+from control.api.nodes import Nodes
+from control.api.pools import Backends, Pools
 from control.api.problems import problem, serialize
+from control.api.sessions import Sessions
 from control.metrics import ServiceMetrics
 
 log = logging.getLogger("weir.api")
@@ -45,7 +49,7 @@ def create_app(
 def create_data_plane(
     admission: Admission, urls: dict[tuple[str, str], str], metrics: ServiceMetrics
 ) -> App:
-    """``/v1/admission`` and ``/v1/leases`` for gateways."""
+    """``/v1/admission`` and ``/v1/leases`` for gateways; sessions and nodes for agents."""
     app = _app([])
     plane = DataPlane(
         admission, urls, metrics.decision_seconds.observe, metrics.abort_seconds.observe
@@ -53,6 +57,8 @@ def create_data_plane(
     app.add_route("/v1/admission", plane, suffix="batch")
     app.add_route("/v1/leases", LeaseCollection(plane, Leases(admission)))
     app.add_route("/v1/leases/{lease_id}", LeaseItem(plane, Leases(admission)))
+    app.add_route("/v1/nodes/{name}", Nodes(admission), suffix="report")
+    _add_sessions(app, admission)
     _add_health(app, admission)
     return app
 
@@ -60,13 +66,16 @@ def create_data_plane(
 def create_admin_plane(
     admission: Admission, metrics: ServiceMetrics, tokens: Mapping[str, str]
 ) -> App:
-    """Pools, leases, sessions, health and metrics for people."""
+    """Pools, leases, sessions, nodes, health and metrics for people."""
     app = _app([BearerTokens(tokens)] if tokens else [])
     app.add_route("/v1/pools", Pools(admission))
     app.add_route("/v1/pools/{name}", Pools(admission), suffix="one")
+    app.add_route("/v1/pools/{name}/backends/{backend}", Backends(admission))
     app.add_route("/v1/leases", Leases(admission))
     app.add_route("/v1/leases/{lease_id}", Leases(admission), suffix="one")
-    app.add_route("/v1/sessions", Sessions(admission))
+    app.add_route("/v1/nodes", Nodes(admission))
+    app.add_route("/v1/nodes/{name}", Nodes(admission), suffix="one")
+    _add_sessions(app, admission)
     app.add_route("/metrics", Metrics(metrics.registry))
     _add_health(app, admission)
     return app
@@ -116,6 +125,12 @@ def _app(middleware: list[BearerTokens]) -> App:
     app.set_error_serializer(serialize)
     app.add_error_handler(Exception, _unexpected)
     return app
+
+
+def _add_sessions(app: App, admission: Admission) -> None:
+    sessions = Sessions(admission)
+    app.add_route("/v1/sessions", sessions)
+    app.add_route("/v1/sessions/{session:path}", sessions, suffix="one")
 
 
 def _add_health(app: App, admission: Admission) -> None:

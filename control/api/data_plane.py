@@ -1,5 +1,6 @@
 """What gateways talk to: batches from our own nginx, single leases from others."""
 
+import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -7,12 +8,12 @@ import falcon
 
 from control.admission import Admission, Ask, UnknownRoute
 from control.api import wire
+from control.api.body import read_body
 from control.api.problems import problem
 from control.core.decision import Granted, Refused
 from control.core.verdict import Verdict, Witness
 
-MAX_BODY = 4 << 20
-"""A sync of 20,000 leases with all their fields is about 3 MB."""
+log = logging.getLogger("weir.data")
 
 
 class DataPlane:
@@ -38,16 +39,19 @@ class DataPlane:
         """``POST /v1/admission``"""
         began = perf_counter()
         try:
-            session, ops = wire.read_batch(read_body(req))
+            session, ops, dropped = wire.read_batch(read_body(req))
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_batch", str(exc)) from exc
+        if dropped:
+            self._admission.dropped += dropped
+            log.warning("releases_dropped session=%s count=%d", session, dropped)
         requests = [wire.to_request(session, op) for op in ops if not isinstance(op, wire.OpError)]
-        results = self._admission.batch(session, requests)
+        results, sync, cuts = self._admission.batch(session, requests)
         answers = [wire.to_answer(result, self._urls) for result in results]
         if len(answers) < len(ops):
             left = iter(answers)
             answers = [op if isinstance(op, wire.OpError) else next(left) for op in ops]
-        resp.data = wire.encode(wire.BatchResult(answers))
+        resp.data = wire.encode(wire.BatchResult(answers, sync, cuts))
         self._measure(ops, perf_counter() - began)
 
     def _measure(self, ops: Sequence[wire.Op | wire.OpError], took: float) -> None:
@@ -118,19 +122,3 @@ def refusal(refused: Refused) -> falcon.HTTPError:
         retry_after_ms=told.retry_after_ms,
         retryable=told.retryable,
     )
-
-
-def read_body(req: falcon.Request) -> bytes:
-    """The request's body, or a 411 or 413."""
-    length = req.content_length
-    if length is None:
-        raise problem(
-            falcon.HTTP_411, "length_required", "send the body with a Content-Length header"
-        )
-    if length > MAX_BODY:
-        raise problem(
-            falcon.HTTP_413,
-            "body_too_large",
-            f"a body of {length} bytes; at most {MAX_BODY} are taken, split the batch",
-        )
-    return bytes(req.bounded_stream.read())

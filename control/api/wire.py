@@ -1,7 +1,7 @@
 """The data plane's JSON, and its translation to and from the use cases' own types."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -9,18 +9,26 @@ from msgspec import Meta, Struct
 from control.admission import Ask, UnknownRoute
 from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
 from control.core.ledger import Held
+from control.core.node import MemoryState
 from control.core.operation import Operation, Release, Reroute, Result, Sync, Synced
+from control.core.pool import BackendState
 from control.core.verdict import Verdict, Witness
 
 MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
 MAX_BYTES = 1 << 40
 MAX_DELAY_MS = 3_600_000
+MAX_GRANT = 1 << 53
+"""Lua and JSON hold whole numbers up to it exactly."""
 
 LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}\Z")]
 SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,200}\Z")]
 Label = Annotated[str, Meta(max_length=256)]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+Grant = Annotated[int, Meta(ge=1, le=MAX_GRANT)]
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Number = Annotated[float, Meta(ge=0, le=1e18)]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")]
 
 
 class Wanted(Struct, kw_only=True):
@@ -50,7 +58,7 @@ class ReleaseOp(Struct, tag="release", tag_field="op"):
     id: LeaseId
     verdict: Verdict
     witness: Witness = Witness.LUA
-    grant: Annotated[int, Meta(ge=1)] | None = None
+    grant: Grant | None = None
     delay_ms: Annotated[float, Meta(ge=0, le=MAX_DELAY_MS)] = 0.0
 
 
@@ -62,22 +70,27 @@ class HeldLease(Struct):
     backend: Label
     tokens: Tokens
     scene: Label = ""
+    grant: Grant | None = None
 
 
 class SyncOp(Struct, tag="sync", tag_field="op"):
-    """All leases that the session holds."""
+    """All leases that the session holds, of what was granted ``up_to`` the last grant that it
+    has heard of."""
 
     ids: list[LeaseId | HeldLease]
+    up_to: Annotated[int, Meta(ge=0, le=MAX_GRANT)] | None = None
 
 
 Op = AcquireOp | RerouteOp | ReleaseOp | SyncOp
 
 
 class Batch(Struct):
-    """A body of ``POST /v1/admission``."""
+    """A body of ``POST /v1/admission``. ``dropped``: releases that found no place in the gateway
+    since it was last answered."""
 
     session: SessionId
     ops: list[Op]
+    dropped: Count = 0
 
 
 class _LooseBatch(Struct):
@@ -85,6 +98,7 @@ class _LooseBatch(Struct):
 
     session: SessionId
     ops: list[msgspec.Raw]
+    dropped: Count = 0
 
 
 class LeaseRequest(Wanted, kw_only=True):
@@ -138,20 +152,88 @@ class ReleasedResult(Struct):
     outcome: ReleaseOutcome
 
 
-class SyncedResult(Struct):
-    """Ids of what a sync ended and adopted."""
+class SyncedResult(Struct, omit_defaults=True):
+    """Ids of what a sync ended and adopted. ``limits``: those in force of the pools that
+    gateways decide by themselves while they have no answer, as [streams, tokens, open]."""
 
     ended: list[str]
     adopted: list[str]
+    limits: dict[str, dict[str, tuple[int, int, bool]]] = {}
 
 
 Answer = OpError | GrantedResult | RefusedResult | EndedResult | ReleasedResult | SyncedResult
 
 
-class BatchResult(Struct):
-    """An answer to ``POST /v1/admission``: a result an operation, in order."""
+class BatchResult(Struct, omit_defaults=True):
+    """An answer to ``POST /v1/admission``: a result an operation, in order. ``sync``: say all
+    that you hold. ``cut``: end these streams."""
 
     results: list[Answer]
+    sync: bool = False
+    cut: Sequence[str] = ()
+
+
+class BackendChange(Struct, forbid_unknown_fields=True):
+    """A body of ``PATCH /v1/pools/{pool}/backends/{backend}``; what is absent stays."""
+
+    max_streams: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
+    state: BackendState | None = None
+
+
+class AgentReport(Struct):
+    """``started``: seconds since 1970."""
+
+    pid: Count
+    started: Number
+
+
+class TailerReport(Struct):
+    """How far the access log has been read, and what was met on the way."""
+
+    file: Label
+    inode: Count
+    offset: Count
+    lag_bytes: Count
+    lag_seconds: Number
+    lines: Count = 0
+    released: Count = 0
+    broken: Count = 0
+    oversized: Count = 0
+    gaps: Count = 0
+
+
+class ProcessReport(Struct):
+    """A process's private memory. ``role``: ``nginx``, ``admission``, ``agent`` or a master."""
+
+    pid: Count
+    role: Annotated[str, Meta(max_length=32)]
+    uss_bytes: Count
+
+
+class MemoryReport(Struct):
+    """``source`` of limit and use: ``cgroup2``, ``cgroup1``, ``machine`` or ``configured``."""
+
+    source: Annotated[str, Meta(max_length=32)]
+    limit_bytes: Count
+    used_bytes: Count
+    state: MemoryState
+    per_stream_bytes: Number | None = None
+    leak_suspected: bool = False
+    processes: Annotated[list[ProcessReport], Meta(max_length=1_024)] = []
+
+
+class NodeReport(Struct):
+    """A body of ``PUT /v1/nodes/{node}``."""
+
+    agent: AgentReport
+    tailer: TailerReport | None = None
+    memory: MemoryReport | None = None
+
+    @property
+    def memory_state(self) -> MemoryState:
+        """What the agent says of the node's memory; all is well where it says nothing."""
+        return self.memory.state if self.memory else MemoryState.OK
 
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -168,15 +250,18 @@ _batch = msgspec.json.Decoder(Batch)
 _loose_batch = msgspec.json.Decoder(_LooseBatch)
 _op = msgspec.json.Decoder(Op)
 _lease_request = msgspec.json.Decoder(LeaseRequest)
+_change = msgspec.json.Decoder(BackendChange)
+_report = msgspec.json.Decoder(NodeReport)
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 
-def read_batch(body: bytes) -> tuple[str, Sequence[Op | OpError]]:
-    """The session and its operations; :class:`WireError` where not even these can be told."""
+def read_batch(body: bytes) -> tuple[str, Sequence[Op | OpError], int]:
+    """The session, its operations and what it dropped; :class:`WireError` where not even these
+    can be told."""
     try:
         batch = _batch.decode(body)
-        return batch.session, batch.ops
+        return batch.session, batch.ops, batch.dropped
     except UNREADABLE:
         return _read_loosely(body)
 
@@ -189,7 +274,32 @@ def read_lease_request(body: bytes) -> LeaseRequest:
         raise WireError(_why(exc)) from exc
 
 
-def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError]]:
+def read_change(body: bytes) -> BackendChange:
+    """A change of a backend, or :class:`WireError`."""
+    try:
+        change = _change.decode(body)
+    except UNREADABLE as exc:
+        raise WireError(_why(exc)) from exc
+    if change == BackendChange():
+        raise WireError("nothing is changed: send max_streams, max_tokens or state")
+    return change
+
+
+def read_report(name: str, body: bytes) -> NodeReport:
+    """An agent's report of a node of this name, or :class:`WireError`."""
+    try:
+        msgspec.convert(name, NodeName)
+        return _report.decode(body)
+    except (*UNREADABLE, msgspec.ValidationError) as exc:
+        raise WireError(_why(exc)) from exc
+
+
+def plain(report: NodeReport) -> dict[str, Any]:
+    """The report as plain data, as it is shown."""
+    return dict(msgspec.to_builtins(report))
+
+
+def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError], int]:
     # Bytes that are not UTF-8 become a mark that no pattern or number admits.
     text = body.decode("utf-8", errors="replace")
     try:
@@ -197,7 +307,7 @@ def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError]]:
     except UNREADABLE as exc:
         told = f'{_why(exc)}; send {{"session": "node/pid/start", "ops": […]}}'
         raise WireError(told) from exc
-    return batch.session, [_read_op(raw) for raw in batch.ops]
+    return batch.session, [_read_op(raw) for raw in batch.ops], batch.dropped
 
 
 def _read_op(raw: msgspec.Raw) -> Op | OpError:
@@ -226,7 +336,8 @@ def to_request(session: str, op: Op) -> Ask | Operation:
             return Sync(
                 session,
                 known,
-                [Held(h.id, h.pool, h.backend, h.scene, h.tokens) for h in held],
+                [Held(h.id, h.pool, h.backend, h.scene, h.tokens, h.grant) for h in held],
+                op.up_to,
             )
 
 
@@ -238,7 +349,7 @@ def to_answer(result: Result | UnknownRoute, urls: dict[tuple[str, str], str]) -
                 id=lease.id,
                 pool=lease.pool,
                 backend=lease.backend,
-                url=urls[lease.pool, lease.backend],
+                url=urls.get((lease.pool, lease.backend), ""),  # none for one that was retired
                 scene=lease.scene,
                 tokens=lease.tokens,
                 grant=lease.grant,
@@ -250,8 +361,10 @@ def to_answer(result: Result | UnknownRoute, urls: dict[tuple[str, str], str]) -
             return EndedResult(lease_id)
         case ReleaseOutcome():
             return _RELEASED[result]
-        case Synced(ended, adopted):
-            return SyncedResult([lease.id for lease in ended], [lease.id for lease in adopted])
+        case Synced(ended, adopted, limits):
+            return SyncedResult(
+                [lease.id for lease in ended], [lease.id for lease in adopted], limits
+            )
         case UnknownRoute(route):
             return OpError(f"route: {route!r} is not configured; add it under routes in weir.yml")
 

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     REQUEST_TOO_LARGE = "request_too_large"
     NO_BACKEND = "no_backend"
     DRAINING = "draining"
+    NODE_MEMORY = "node_memory"
     ADMISSION_DOWN = "admission_down"
 
     @property
@@ -76,3 +77,5 @@ class ReleaseOutcome(StrEnum):
     """No such lease: a tombstone now refuses an acquire that is still on its way."""
     STALE = "stale"
     """It named an earlier grant under the same id: the lease that lives now is untouched."""
+    CUTTING = "cutting"
+    """Its gateway is told to cut the stream; the lease ends when it has."""

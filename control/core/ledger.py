@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
 from control.core.lease import Lease, LeaseState
-from control.core.pool import Pool, in_use
+from control.core.pool import BackendState, Pool, in_use
 from control.core.session import Session
 from control.core.tombstones import Tombstones
 from control.core.verdict import Verdict, Witness
@@ -30,13 +30,18 @@ class Claim(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A stream that a gateway says it serves: enough to adopt it where it is not known."""
+    """A stream that a gateway says it serves: enough to adopt it where it is not known.
+
+    ``grant`` where it was granted by a ledger: the adopted lease goes on under it, so that the
+    stream's own releases still name it.
+    """
 
     id: str
     pool: str
     backend: str
     scene: str
     tokens: int
+    grant: int | None = None
 
 
 @dataclass(slots=True)
@@ -52,14 +57,23 @@ class Ledger:
     """State and its rules, for at least one pool. Not thread-safe: one caller at a time, and no
     step yields.
 
-    ``jitter`` gives the factor by which the advice to come back is spread.
+    ``jitter`` gives the factor by which the advice to come back is spread. ``first_grant`` is
+    more than every grant that was ever made under the ids that may still come.
     """
 
-    def __init__(self, pools: Iterable[Pool], jitter: Callable[[], float] = lambda: 1.0) -> None:
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        jitter: Callable[[], float] = lambda: 1.0,
+        first_grant: int = 1,
+    ) -> None:
         self.pools: Mapping[str, Pool] = {pool.name: pool for pool in pools}
         self.leases: dict[str, Lease] = {}
         self.sessions: dict[str, Session] = {}
         self.totals = Totals()
+        self.next_grant = first_grant
+        self.changed: set[str] = set()
+        """Leases that were granted, moved or ended since whoever keeps them cleared this."""
         self._jitter = jitter
         self._tombstones = Tombstones()
         self._drains: list[tuple[float, int, str]] = []
@@ -70,11 +84,7 @@ class Ledger:
 
     def heard(self, session_id: str, now: float) -> None:
         """The session lives. Called once a batch."""
-        session = self.sessions.get(session_id)
-        if session is None:
-            self.sessions[session_id] = Session(session_id, now)
-        else:
-            session.last_seen = now
+        self._session(session_id, now).last_seen = now
 
     def acquire(self, claim: Claim, now: float) -> Decision:
         """Take one stream and the claim's tokens of a backend of its pool (a known one).
@@ -101,17 +111,18 @@ class Ledger:
         lease = self.leases.get(lease_id)
         if lease is None or lease.state is not LeaseState.ACTIVE:
             return AlreadyEnded(lease_id)
+        if lease_id in self.sessions[lease.session].cuts:
+            # It was cut: what looks like an engine that cannot be reached is our doing.
+            self.release(lease_id, Verdict.KILLED, Witness.ADMIN, now)
+            return AlreadyEnded(lease_id)
         pool = self.pools[lease.pool]
-        failed = pool.backends[lease.backend]
-        failed.passed_over_until = now + pool.pass_over
+        pool.backends[lease.backend].passed_over_until = now + pool.pass_over
         choice = pool.choose(lease.tokens, now, self._jitter)
         if isinstance(choice, Refused):
             self._finish(lease, Verdict.UPSTREAM_ERROR, Witness.LUA, now)
             self._tombstones.add(lease.id, now)
             return choice
-        failed.drop(lease)
-        lease.backend = choice.name
-        choice.hold(lease)
+        self._move(lease, lease.pool, choice.name)
         return self._granted(lease)
 
     def release(
@@ -132,28 +143,35 @@ class Ledger:
         return outcome
 
     def sync(
-        self, session_id: str, known: Iterable[str], held: Iterable[Held], now: float
+        self,
+        session_id: str,
+        known: Iterable[str],
+        held: Iterable[Held],
+        now: float,
+        up_to: int | None = None,
     ) -> tuple[list[Lease], list[Lease]]:
         """Make the session's leases those that it says it holds: ``(ended, adopted)``.
 
-        Active leases of the session that are in neither ``known`` nor ``held`` end as ``lost``.
-        What is in ``held`` and not known here is adopted, limits or not: it runs already.
+        Active leases of the session that are in neither ``known`` nor ``held`` end as ``lost``,
+        as far as they were granted ``up_to`` the last grant that it had heard of: a sync that was
+        long under way says nothing of later ones. What is in ``held`` and not known here, or was
+        given up as lost, is adopted, limits or not: it runs already. What runs on another backend
+        than is known here is counted there.
         """
-        session = self.sessions.setdefault(session_id, Session(session_id, now))
-        held = [claim for claim in held if claim.pool in self.pools]
+        session = self._session(session_id, now)
+        session.synced_at = now
+        held = [claim for claim in held if self._has_place(claim)]
         alive = set(known) | {claim.id for claim in held}
         lost = [self.leases[lease_id] for lease_id in session.leases - alive]
-        lost = [lease for lease in lost if lease.state is LeaseState.ACTIVE]
+        lost = [
+            lease
+            for lease in lost
+            if lease.state is LeaseState.ACTIVE and (up_to is None or lease.grant <= up_to)
+        ]
         for lease in lost:
             self._end_early(lease, Verdict.LOST, Witness.SESSION, now)
-        adopted = [
-            self._grant(Claim(h.id, h.pool, h.scene, h.tokens, session_id), h.backend, now)
-            for h in held
-            if h.id not in self.leases
-            and h.id not in self._tombstones
-            and h.backend in self.pools[h.pool].backends
-        ]
-        return lost, adopted
+        adopted = [self._adopt(claim, session_id, now) for claim in held]
+        return lost, [lease for lease in adopted if lease is not None]
 
     # -- what time does ------------------------------------------------------------------
 
@@ -163,7 +181,8 @@ class Ledger:
         while self._drains and self._drains[0][0] <= now:
             _, grant, lease_id = heapq.heappop(self._drains)
             lease = self.leases.get(lease_id)
-            if lease is not None and lease.grant == grant:
+            drains = lease is not None and lease.state is LeaseState.DRAINING
+            if lease is not None and drains and lease.grant == grant:
                 self._remove(lease, now)
         lost = []
         for session in list(self.sessions.values()):
@@ -172,7 +191,27 @@ class Ledger:
         self._tombstones.fade(now)
         return lost
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """Nobody could be heard for so long: that silence is not the sessions'. Pools that were
+        decided elsewhere meanwhile settle first."""
+        for session in self.sessions.values():
+            session.last_seen += seconds
+        for pool in self.pools.values():
+            if pool.decided_locally:
+                pool.settle(now)
+
     # -- what an operator says -----------------------------------------------------------
+
+    def cut(self, lease_id: str) -> ReleaseOutcome:
+        """Ask the lease's gateway to end its stream. The lease stays until it says it has."""
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            known = lease_id in self._tombstones
+            return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
+        if lease.state is not LeaseState.ACTIVE:
+            return ReleaseOutcome.ALREADY
+        self.sessions[lease.session].cuts.add(lease_id)
+        return ReleaseOutcome.CUTTING
 
     def end_session(self, session_id: str, now: float) -> list[Lease]:
         """The worker is known to be dead: end all that it held, without waiting."""
@@ -184,6 +223,26 @@ class Ledger:
         for lease in lost:
             self._end_early(lease, Verdict.LOST, Witness.SESSION, now)
         return lost
+
+    # -- what its keeper says ------------------------------------------------------------
+
+    def restore(self, leases: Iterable[Lease], now: float) -> None:
+        """Take up live leases that an earlier ledger granted; all their sessions count as heard.
+
+        Each must have a pool and a backend here.
+        """
+        for lease in leases:
+            self.totals.granted += 1
+            self._take(lease, now)
+            if lease.state is LeaseState.DRAINING:
+                assert lease.drain_until is not None
+                heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
+
+    def withdraw(self, lease: Lease) -> None:
+        """Undo a grant that nobody has been told of."""
+        self.totals.granted -= 1
+        self.pools[lease.pool].backends[lease.backend].drop(lease)
+        self._forget(lease)
 
     # -- what may be asked ---------------------------------------------------------------
 
@@ -222,6 +281,18 @@ class Ledger:
         faults += [f"session owns ended lease {i}" for i in owned if i not in self.leases]
         return faults
 
+    def local_limits(self) -> dict[str, dict[str, tuple[int, int, bool]]]:
+        """The limits in force (streams, tokens, open) of pools that gateways decide by
+        themselves while they have no answer."""
+        return {
+            pool.name: {
+                b.name: (b.max_streams, b.max_tokens, b.state is BackendState.ACTIVE)
+                for b in pool.backends.values()
+            }
+            for pool in self.pools.values()
+            if pool.decided_locally
+        }
+
     def in_use(self) -> tuple[int, int]:
         """Streams and tokens in use over all pools."""
         return in_use(b for pool in self.pools.values() for b in pool.backends.values())
@@ -237,11 +308,11 @@ class Ledger:
         backend = self.pools[lease.pool].backends[lease.backend]
         return Granted(lease, repeated, backend.is_tight)
 
-    def _grant(self, claim: Claim, backend: str, now: float) -> Lease:
+    def _grant(self, claim: Claim, backend: str, now: float, grant: int | None = None) -> Lease:
         self.totals.granted += 1
         lease = Lease(
             id=claim.id,
-            grant=self.totals.granted,
+            grant=grant or self.next_grant,
             pool=claim.pool,
             backend=backend,
             tenant=claim.tenant,
@@ -250,12 +321,53 @@ class Ledger:
             session=claim.session,
             granted_at=now,
         )
+        self.next_grant = max(self.next_grant, lease.grant + 1)
+        self.changed.add(lease.id)
+        self._take(lease, now)
+        return lease
+
+    def _take(self, lease: Lease, now: float) -> None:
         self.leases[lease.id] = lease
-        self.pools[lease.pool].backends[backend].hold(lease)
-        session = self.sessions.get(claim.session)
+        self.pools[lease.pool].backends[lease.backend].hold(lease)
+        self._session(lease.session, now).leases.add(lease.id)
+
+    def _session(self, session_id: str, now: float) -> Session:
+        session = self.sessions.get(session_id)
         if session is None:
-            session = self.sessions[claim.session] = Session(claim.session, now)
-        session.leases.add(lease.id)
+            session = self.sessions[session_id] = Session(session_id, now)
+        return session
+
+    def _move(self, lease: Lease, pool: str, backend: str) -> None:
+        if (lease.pool, lease.backend) == (pool, backend):
+            return
+        self.pools[lease.pool].backends[lease.backend].drop(lease)
+        lease.pool, lease.backend = pool, backend
+        self.pools[pool].backends[backend].hold(lease)
+        self.changed.add(lease.id)
+
+    def _has_place(self, held: Held) -> bool:
+        return held.pool in self.pools and held.backend in self.pools[held.pool].backends
+
+    def _adopt(self, held: Held, session_id: str, now: float) -> Lease | None:
+        lease = self.leases.get(held.id)
+        if lease is None:
+            if held.id in self._tombstones:
+                return None
+            claim = Claim(held.id, held.pool, held.scene, held.tokens, session_id)
+            return self._grant(claim, held.backend, now, held.grant)
+        if lease.session != session_id:
+            return None
+        if lease.state is LeaseState.ACTIVE:
+            self._move(lease, held.pool, held.backend)
+            return None
+        if lease.verdict is not Verdict.LOST:
+            return None
+        # It was given up too early: its gateway was only silent, and it still drains.
+        self.pools[lease.pool].backends[lease.backend].draining -= 1
+        lease.state = LeaseState.ACTIVE
+        lease.verdict = lease.witness = lease.drain_until = None
+        self._session(session_id, now).leases.add(lease.id)
+        self.changed.add(lease.id)
         return lease
 
     def _release(
@@ -293,6 +405,8 @@ class Ledger:
         backend.hold(lease)
         lease.verdict, lease.witness = verdict, witness
         lease.drain_until = now + pool.drain
+        self._uncut(lease)
+        self.changed.add(lease.id)
         heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
 
     def _remove(self, lease: Lease, now: float) -> None:
@@ -302,11 +416,21 @@ class Ledger:
         pool.backends[lease.backend].drop(lease)
         pool.note_end(lease, now)
         lease.state = LeaseState.ENDED
+        self._forget(lease)
+        self.totals.ended[lease.verdict, lease.witness] += 1
+
+    def _forget(self, lease: Lease) -> None:
         del self.leases[lease.id]
+        self.changed.add(lease.id)
+        self._uncut(lease)
         session = self.sessions.get(lease.session)
         if session is not None:
             session.leases.discard(lease.id)
-        self.totals.ended[lease.verdict, lease.witness] += 1
+
+    def _uncut(self, lease: Lease) -> None:
+        session = self.sessions.get(lease.session)
+        if session is not None:
+            session.cuts.discard(lease.id)
 
     def _reap(self, session: Session, now: float) -> list[Lease]:
         silence = session.silent_for(now)

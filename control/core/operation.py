@@ -31,21 +31,37 @@ class Release(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """All that a session holds. Answered by :class:`Synced`."""
+    """All that a session holds, of what was granted ``up_to`` a grant. Answered by
+    :class:`Synced`."""
 
     session: str
     known: Sequence[str]
     held: Sequence[Held]
+    up_to: int | None = None
+
+
+class Cut(NamedTuple):
+    """Have a lease's stream ended by its gateway. Answered by a :class:`ReleaseOutcome`."""
+
+    id: str
+
+
+class EndSession(NamedTuple):
+    """A gateway's worker is known to be dead. Answered by :class:`Synced`."""
+
+    session: str
 
 
 class Synced(NamedTuple):
-    """What a sync changed."""
+    """What a sync changed, and what its gateway needs to know: the ``limits`` in force, by pool
+    and backend (streams, tokens, open), of pools that it decides while it has no answer."""
 
     ended: Sequence[Lease]
     adopted: Sequence[Lease]
+    limits: dict[str, dict[str, tuple[int, int, bool]]]
 
 
-Operation = Acquire | Reroute | Release | Sync
+Operation = Acquire | Reroute | Release | Sync | Cut | EndSession
 Result = Decision | ReleaseOutcome | Synced
 
 
@@ -58,5 +74,9 @@ def apply(ledger: Ledger, operation: Operation, now: float) -> Result:
             return ledger.release(lease_id, verdict, witness, now, grant)
         case Reroute(lease_id):
             return ledger.reroute(lease_id, now)
-        case Sync(session, known, held):
-            return Synced(*ledger.sync(session, known, held, now))
+        case Sync(session, known, held, up_to):
+            return Synced(*ledger.sync(session, known, held, now, up_to), ledger.local_limits())
+        case Cut(lease_id):
+            return ledger.cut(lease_id)
+        case EndSession(session):
+            return Synced(ledger.end_session(session, now), [], {})

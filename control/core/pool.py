@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from control.core.decision import Reason, Refused
 from control.core.lease import Lease, LeaseState
@@ -26,9 +27,20 @@ class BackendState(StrEnum):
     DISABLED = "disabled"
 
 
+class Limits(NamedTuple):
+    """What may be in use of a backend, and whether it is open at all."""
+
+    max_streams: int
+    max_tokens: int
+    state: BackendState = BackendState.ACTIVE
+
+
 @dataclass(slots=True)
 class Backend:
-    """One engine on one GPU: its limits, and what its live leases hold of them."""
+    """One engine on one GPU: its limits, and what its live leases hold of them.
+
+    ``configured`` are the limits it was made with; those in force may have been changed since.
+    """
 
     name: str
     url: str
@@ -39,6 +51,19 @@ class Backend:
     tokens: int = 0
     draining: int = 0
     passed_over_until: float = -math.inf
+    configured: Limits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.configured = self.limits
+
+    @property
+    def limits(self) -> Limits:
+        """The limits in force."""
+        return Limits(self.max_streams, self.max_tokens, self.state)
+
+    def adjust(self, limits: Limits) -> None:
+        """Put other limits in force. What is over them runs on; nothing new comes until below."""
+        self.max_streams, self.max_tokens, self.state = limits
 
     def open_at(self, now: float) -> bool:
         """Whether it takes new streams: wanted, and not found unreachable just now."""
@@ -80,6 +105,10 @@ class Pool:
     session_ttl: float = 15.0
     drain: float = 0.1
     pass_over: float = 5.0
+    decided_locally: bool = False
+    """Whether gateways admit by themselves while they have no answer."""
+    settles_at: float = -math.inf
+    """Until then nothing new is granted: what runs already is not yet known."""
     mean_hold: float = field(default=FIRST_MEAN_HOLD_S)
 
     def choose(self, tokens: int, now: float, jitter: Callable[[], float]) -> Backend | Refused:
@@ -88,6 +117,9 @@ class Pool:
         ``jitter`` gives a factor for the time to come back, so that those refused together do
         not return together.
         """
+        if now < self.settles_at:
+            wait = (self.settles_at - now) * jitter()
+            return Refused(Reason.ADMISSION_DOWN, self.name, retry_after_s=wait)
         best: Backend | None = None
         for backend in self.backends.values():
             if (
@@ -97,6 +129,10 @@ class Pool:
             ):
                 best = backend
         return best or self._refuse(tokens, now, jitter())
+
+    def settle(self, now: float) -> None:
+        """Grant nothing until every gateway that lives has surely said what it holds."""
+        self.settles_at = now + self.session_ttl
 
     def note_end(self, lease: Lease, now: float) -> None:
         """Learn from a finished stream how long streams last here."""

@@ -1,5 +1,6 @@
 """A session: the proof of life of one nginx worker."""
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -9,11 +10,19 @@ class Session:
 
     Every batch it sends is its heartbeat. A lease is never judged by its age, only by whether
     its session has been heard: a 40-minute stream on a live worker is a healthy stream.
+    ``cuts`` are those of its leases whose streams an operator wants ended.
     """
 
     id: str
     last_seen: float
     leases: set[str] = field(default_factory=set)
+    cuts: set[str] = field(default_factory=set)
+    synced_at: float = -math.inf
+
+    @property
+    def node(self) -> str:
+        """The node that the worker runs on."""
+        return self.id.partition("/")[0]
 
     def silent_for(self, now: float) -> float:
         """Seconds since the last batch."""

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import psutil
 
-BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Waits before the first, second, ... restart in a row; the last one repeats."""
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Waits before the first, second, ... restart in a row; the last one repeats. What ran well and
+died is needed back at once."""
 STEADY_S = 30.0
 """A child that ran so long has recovered: its next death is a first one again."""
 PR_SET_PDEATHSIG = 1

@@ -45,7 +45,7 @@ class Supervisor:
             else:
                 when_ready()
             while not self._stops:
-                self._wait(0.5)
+                self._wait(self._until_restart(time.monotonic()))
                 self._revive(time.monotonic())
             self._drain()
         except StartError as exc:
@@ -66,6 +66,11 @@ class Supervisor:
                 told = "\n  ".join(tail)
                 raise StartError(f"{child.spec.name} did not start ({child.spec.log}):\n  {told}")
             self._wait(0.02)
+
+    def _until_restart(self, now: float) -> float:
+        """Seconds to the next restart, 0.5 at most."""
+        planned = [child.restart_at for child in self._children if child.restart_at is not None]
+        return max(0.0, min([now + 0.5, *planned]) - now)
 
     def _revive(self, now: float) -> None:
         for child in self._children:

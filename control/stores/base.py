@@ -6,8 +6,12 @@ from typing import Protocol
 from control.core.lease import Lease
 from control.core.ledger import Totals
 from control.core.operation import Operation, Result
-from control.core.pool import Pool
+from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
+
+
+class StoreError(Exception):
+    """What was asked could not be kept, and has not been done."""
 
 
 class Store(Protocol):
@@ -20,11 +24,27 @@ class Store(Protocol):
         self, session: str | None, operations: Sequence[Operation], now: float
     ) -> list[Result]:
         """Do all operations, in order, as one step, and answer each; hearing them is the
-        session's heartbeat (None: of nobody). When this returns the changes are as durable
-        as the store makes them."""
+        session's heartbeat (None: of nobody).
+
+        When this returns the changes are as durable as the store makes them. A grant that cannot
+        be kept is not made: it is answered as refused with ``admission_down``.
+        """
 
     def tick(self, now: float) -> list[Lease]:
         """Let time pass: drains end, silent sessions' leases are lost. Returns the lost."""
+
+    def forgive(self, seconds: float, now: float) -> None:
+        """Nobody could be heard for so long: that silence is not the sessions'."""
+
+    def adjust(self, backend: Backend, limits: Limits) -> None:
+        """Put a backend's limits in force, and keep them. :class:`StoreError` where they cannot
+        be kept: the old ones stay."""
+
+    def fault(self) -> str | None:
+        """Why nothing can be kept at present, or None."""
+
+    def close(self) -> None:
+        """Let go of what others may take over."""
 
     def pools(self) -> Sequence[Pool]:
         """All pools in the order of the configuration, to be read and not changed."""
@@ -37,6 +57,9 @@ class Store(Protocol):
 
     def sessions(self) -> Sequence[Session]:
         """All sessions that have been heard and not forgotten."""
+
+    def session(self, session_id: str) -> Session | None:
+        """One of them."""
 
     def totals(self) -> Totals:
         """Counts since the store began."""

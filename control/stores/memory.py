@@ -1,22 +1,65 @@
 """The ledger in this process's memory: one process decides for one site.
 
-A gevent worker runs one greenlet at a time and no step here yields, so each call is atomic.
+A gevent worker runs one greenlet at a time and no step here yields, so each call is atomic. With
+a journal, what is answered has been written.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
+from control.core.decision import Granted, Reason, Refused
 from control.core.lease import Lease
 from control.core.ledger import Ledger, Totals
-from control.core.operation import Operation, Result, apply
-from control.core.pool import Pool
+from control.core.operation import Acquire, Operation, Result, apply
+from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.session import Session
+from control.stores.base import StoreError
+from control.stores.journal import Journal, Override, Saved
+
+RETRY_S = 1.0
+"""How soon a refused client may come back where the journal could not be written."""
+
+log = logging.getLogger("weir.store")
 
 
 class MemoryStore:
-    """:class:`control.stores.base.Store` without persistence."""
+    """:class:`control.stores.base.Store`; with a journal, what is live outlasts the process."""
 
-    def __init__(self, pools: Iterable[Pool], jitter: Callable[[], float] = lambda: 1.0) -> None:
-        self._ledger = Ledger(pools, jitter)
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        jitter: Callable[[], float] = lambda: 1.0,
+        journal: Journal | None = None,
+        saved: Saved | None = None,
+        now: float = 0.0,
+    ) -> None:
+        self._journal = journal
+        self._fault: str | None = None
+        self._overrides: dict[tuple[str, str], Override] = {}
+        by_name = {pool.name: pool for pool in pools}
+        if saved is None:
+            self._ledger = Ledger(by_name.values(), jitter)
+            return
+        for lease in saved.leases:
+            _make_place(by_name, lease)
+        self._ledger = Ledger(by_name.values(), jitter, saved.first_grant)
+        self._ledger.restore(saved.leases, now)
+        self._take_up(saved)
+        for pool in by_name.values():
+            if saved.damaged or (pool.decided_locally and not saved.first):
+                pool.settle(now)
+
+    @classmethod
+    def journaled(
+        cls, pools: Iterable[Pool], path: Path, jitter: Callable[[], float], now: float
+    ) -> "MemoryStore":
+        """The store of a journal, with all that it holds. :class:`StoreError` where the file
+        cannot be used."""
+        journal, saved = Journal.open(path, now)
+        store = cls(pools, jitter, journal, saved, now)
+        log.info("journal_read leases=%d limits=%d", len(saved.leases), len(saved.overrides))
+        return store
 
     def apply(
         self, session: str | None, operations: Sequence[Operation], now: float
@@ -24,16 +67,42 @@ class MemoryStore:
         ledger = self._ledger
         if session is not None:
             ledger.heard(session, now)
-        return [apply(ledger, operation, now) for operation in operations]
+        results = [apply(ledger, operation, now) for operation in operations]
+        if ledger.changed and not self._keep():
+            return self._without_grants(operations, results)
+        return results
 
     def tick(self, now: float) -> list[Lease]:
         return self._ledger.tick(now)
+
+    def forgive(self, seconds: float, now: float) -> None:
+        self._ledger.forgive(seconds, now)
+
+    def adjust(self, backend: Backend, limits: Limits) -> None:
+        pool = next(p.name for p in self.pools() if p.backends.get(backend.name) is backend)
+        changed = limits != backend.configured
+        override = Override(limits, backend.configured) if changed else None
+        self._write(lambda journal: journal.keep(pool, backend.name, override))
+        self._overrides.pop((pool, backend.name), None)
+        if override is not None:
+            self._overrides[pool, backend.name] = override
+        backend.adjust(limits)
+        for session in self._ledger.sessions.values():
+            session.synced_at = float("-inf")  # they are told the new limits when they sync
+
+    def fault(self) -> str | None:
+        return self._fault
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._keep()
+            self._journal.close()
 
     def pools(self) -> Sequence[Pool]:
         return list(self._ledger.pools.values())
 
     def leases(self) -> Sequence[Lease]:
-        return list(self._ledger.leases.values())
+        return sorted(self._ledger.leases.values(), key=lambda lease: lease.grant)
 
     def lease(self, lease_id: str) -> Lease | None:
         return self._ledger.leases.get(lease_id)
@@ -41,8 +110,85 @@ class MemoryStore:
     def sessions(self) -> Sequence[Session]:
         return list(self._ledger.sessions.values())
 
+    def session(self, session_id: str) -> Session | None:
+        return self._ledger.sessions.get(session_id)
+
     def totals(self) -> Totals:
         return self._ledger.totals
 
     def drift(self) -> int:
         return self._ledger.drift
+
+    # -- the journal -----------------------------------------------------------------------
+
+    def _keep(self) -> bool:
+        """Write what has changed; what cannot be written is tried again with the next change."""
+        ledger = self._ledger
+        live = ledger.leases
+        try:
+            self._write(
+                lambda journal: journal.write(
+                    ((lease_id, live.get(lease_id)) for lease_id in ledger.changed),
+                    ledger.next_grant,
+                )
+            )
+        except StoreError as exc:
+            if self._fault is None:
+                log.critical("journal_failed nothing_is_granted=true error=%s", exc)
+            self._fault = str(exc)
+            return False
+        if self._fault is not None:
+            log.warning("journal_recovered")
+            self._fault = None
+        ledger.changed.clear()
+        return True
+
+    def _write(self, write: Callable[[Journal], None]) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        try:
+            write(journal)
+        except StoreError as exc:
+            if not journal.is_lost(exc):
+                raise
+            # All that it held is known here: a new one is as good.
+            log.critical("journal_lost a_new_one_is_written=true error=%s", exc)
+            ledger = self._ledger
+            journal.begin_anew(ledger.leases.values(), self._overrides, ledger.next_grant)
+            write(journal)
+
+    def _without_grants(
+        self, operations: Sequence[Operation], results: list[Result]
+    ) -> list[Result]:
+        """The results where what was granted could not be kept: nobody has been told yet."""
+        kept = list(results)
+        for n, (operation, result) in enumerate(zip(operations, results, strict=True)):
+            match operation, result:
+                case Acquire(), Granted(lease, repeated=False):
+                    if self._ledger.leases.get(lease.id) is lease:
+                        self._ledger.withdraw(lease)
+                    kept[n] = Refused(Reason.ADMISSION_DOWN, lease.pool, retry_after_s=RETRY_S)
+        return kept
+
+    def _take_up(self, saved: Saved) -> None:
+        """Put changed limits in force again, unless the file's own have been changed since."""
+        for (pool_name, name), override in saved.overrides.items():
+            pool = self._ledger.pools.get(pool_name)
+            backend = pool and pool.backends.get(name)
+            if backend and backend.configured[:2] == override.configured[:2]:
+                self._overrides[pool_name, name] = override
+                backend.adjust(override.limits)
+                continue
+            log.warning("limits_from_file pool=%s backend=%s was=%s", pool_name, name, override)
+            if self._journal is not None:
+                self._journal.keep(pool_name, name, None)
+
+
+def _make_place(pools: dict[str, Pool], lease: Lease) -> None:
+    """A lease whose backend is no longer configured runs on where it runs: its backend stays,
+    closed, until the next start without it."""
+    pool = pools.setdefault(lease.pool, Pool(lease.pool, {}))
+    if lease.backend not in pool.backends:
+        pool.backends[lease.backend] = Backend(lease.backend, "", 0, 0, state=BackendState.DISABLED)
+        log.warning("backend_retired pool=%s backend=%s", lease.pool, lease.backend)

@@ -9,7 +9,9 @@ local semaphore = require("ngx.semaphore")
 local cjson = require("cjson.safe")
 local client = require("weir.client")
 local config = require("weir.config")
+local cut = require("weir.cut")
 local leases = require("weir.leases")
+local share = require("weir.share")
 
 local concat = table.concat
 local floor = math.floor
@@ -28,18 +30,24 @@ local ROUNDS = 1000 -- batches of one timer, then a fresh one: its memory pool o
 local WAKE_S = 0.5 -- an exiting worker is noticed within it
 local BUSY = 4 -- operations that gathered during one POST: so many mean a busy worker,
 local LINGER_S = 0.001 -- which waits a moment, that the next POST may carry more
-local LAST_TRIES = 8 -- of an exiting worker, about 6 s: the sessions' time to live is the rest
-local RETRY_S = { 0.02, 0.1, 0.5, 1 }
+local LAST_TRIES = 24 -- of an exiting worker, about 6 s: the sessions' time to live is the rest
+local RETRY_S = { 0.02, 0.1, 0.25 }
+-- The breaker: so many exchanges that failed, or asks that timed out, in a row, and nobody waits
+-- for an answer any more until the loop, which goes on trying, has had one.
+local BREAK_FAILURES = 2
+local BREAK_TIMEOUTS = 3
 
 local _M = {}
 
-local queue = {} -- { fields, [ready] or told, [since], [patient], [abandoned] }
+local queue = {} -- { id, fields, [ready] or told, [since], [patient], [abandoned] }
 local resting = {} -- semaphores that nobody waits for
 local work -- posted when the queue has something and the loop sleeps
 local idle = false
 local session
 local failures = 0
-local overflowed = 0 -- releases that found no place: their session's time to live frees them
+local timeouts = 0
+local sync_due = false
+local dropped = 0 -- releases that found no place since the service was last told: the log has them
 
 local function push(item)
     queue[#queue + 1] = item
@@ -49,24 +57,38 @@ local function push(item)
     end
 end
 
--- Queues a release, which waits for no answer. `fields`: the inside of its JSON object; `timed`:
--- whether the service shall know how long it was under way; `patient`: whether it may wait a
--- moment for something to go with, as where much room is free.
-function _M.tell(fields, timed, patient)
+-- Queues a release of `id`, which waits for no answer. `fields`: the inside of its JSON object;
+-- `timed`: whether the service shall know how long it was under way; `patient`: whether it may
+-- wait a moment for something to go with, as where much room is free.
+function _M.tell(id, fields, timed, patient)
     if #queue >= MAX_RELEASES then
-        if overflowed % 1000 == 0 then
-            log(CRIT, "weir: releases_dropped total=", overflowed + 1)
+        if dropped % 1000 == 0 then
+            log(CRIT, "weir: releases_dropped since_last_answer=", dropped + 1)
         end
-        overflowed = overflowed + 1
+        dropped = dropped + 1
         return nil, "overflow"
     end
-    push({ fields = fields, told = true, since = timed and now() or nil, patient = patient })
+    push({
+        id = id, fields = fields, told = true, since = timed and now() or nil, patient = patient,
+    })
     return true
+end
+
+-- Has the service told all that this worker holds, with the next batch.
+function _M.sync()
+    sync_due = true
+    if idle then
+        idle = false
+        work:post(1)
+    end
 end
 
 -- Sends an operation and waits for its result: a table, or nil and why. After nil it may or may
 -- not have been done: the caller follows it with a release. `fields`: as for tell.
 function _M.ask(fields, timeout_s)
+    if failures >= BREAK_FAILURES or timeouts >= BREAK_TIMEOUTS then
+        return nil, "down"
+    end
     -- A semaphore is taken from those at rest: making one costs more than all else here.
     local n = #resting
     local ready = resting[n]
@@ -82,6 +104,7 @@ function _M.ask(fields, timeout_s)
     if not ok then
         -- It may have been posted to in this very moment: it is not used again.
         item.abandoned = true
+        timeouts = timeouts + 1
         return nil, err
     end
     resting[#resting + 1] = ready
@@ -135,7 +158,19 @@ local function give_back(batch, err)
     queue = kept
 end
 
-local function exchange(http, batch)
+-- All that this worker holds, and what it has still to say of: the service ends the rest, as far
+-- as it was granted before.
+local function sync_op()
+    local ids = leases.describe()
+    for _, item in ipairs(queue) do
+        if item.told then
+            ids[#ids + 1] = '"' .. item.id .. '"'
+        end
+    end
+    return '{"op":"sync","up_to":' .. leases.last_grant .. ',"ids":[' .. concat(ids, ",") .. "]}"
+end
+
+local function exchange(http, batch, syncs)
     local ops = {}
     for i, item in ipairs(batch) do
         local delay = ""
@@ -144,30 +179,63 @@ local function exchange(http, batch)
         end
         ops[i] = "{" .. item.fields .. delay .. "}"
     end
+    if syncs then
+        ops[#ops + 1] = sync_op()
+    end
+    local lost = dropped > 0 and (',"dropped":' .. dropped) or ""
     local response, err = http:post(
         "/v1/admission",
-        concat({ '{"session":"', session, '","ops":[', concat(ops, ","), "]}" })
+        concat({ '{"session":"', session, '"', lost, ',"ops":[', concat(ops, ","), "]}" })
     )
     if not response then
         return nil, err
     end
     local body = cjson.decode(response.body)
     local results = response.status == 200 and body and body.results
-    if type(results) ~= "table" or #results ~= #batch then
+    if type(results) ~= "table" or #results ~= #ops then
         return nil, "status " .. response.status
     end
-    return results
+    return body
+end
+
+-- What the service wants of this worker.
+local function obey(body, syncs)
+    if body.sync then
+        sync_due = true
+    end
+    if body.cut then
+        for _, id in ipairs(body.cut) do
+            local entry = leases.get(id)
+            if entry and entry.request then
+                -- Where it cannot be done yet, the service says it again.
+                entry.killed = cut.cut(entry.request) or entry.killed
+            end
+        end
+    end
+    if syncs then
+        local synced = body.results[#body.results]
+        if synced.limits then
+            share.learn(synced.limits)
+        end
+    end
 end
 
 local function send(http, batch)
-    local results, err = exchange(http, batch)
-    if results then
-        failures = 0
-        for i, item in ipairs(batch) do
-            answer(item, results[i])
+    local syncs = sync_due
+    sync_due = false
+    local body, err = exchange(http, batch, syncs)
+    if body then
+        if failures > 0 or timeouts > 0 then
+            failures, timeouts = 0, 0
         end
+        dropped = 0
+        for i, item in ipairs(batch) do
+            answer(item, body.results[i])
+        end
+        obey(body, syncs)
         return
     end
+    sync_due = sync_due or syncs
     failures = failures + 1
     if failures == 1 then
         log(CRIT, "weir: admission_unreachable error=", err, " pending=", #batch)
@@ -189,18 +257,22 @@ local function finished()
     return exiting() and leases.count == 0 and (#queue == 0 or failures >= LAST_TRIES)
 end
 
+-- Sleeps until there is work, or for so long.
+local function rest(seconds)
+    idle = true
+    work:wait(seconds)
+    idle = false
+end
+
 -- Waits for work; returns when there is some, a heartbeat is due, or the worker is leaving.
 local function await(last_sent)
     local heartbeat_s = config.heartbeat_s
-    while #queue == 0 and not exiting() and now() - last_sent < heartbeat_s do
-        idle = true
-        work:wait(min(WAKE_S, heartbeat_s))
-        idle = false
+    while #queue == 0 and not sync_due and failures == 0 and not exiting()
+        and now() - last_sent < heartbeat_s do
+        rest(min(WAKE_S, heartbeat_s))
     end
-    if #queue == 0 and exiting() and leases.count > 0 then
-        idle = true
-        work:wait(WAKE_S)
-        idle = false
+    if #queue == 0 and not sync_due and exiting() and leases.count > 0 then
+        rest(WAKE_S)
     end
 end
 
@@ -218,10 +290,9 @@ local function run(_)
         if busy then
             sleep(LINGER_S)
         elseif patient() then
-            idle = true
-            work:wait(LINGER_S)
-            idle = false
+            rest(LINGER_S)
         end
+        share.tick()
         local batch = take()
         busy = #batch >= BUSY
         send(http, batch)
@@ -251,7 +322,7 @@ end
 -- Begins this worker's session and its loop.
 function _M.start()
     session = concat({ config.node, "/", ngx.worker.pid(), "/", floor(now() * 1000) })
-    _M.session = session
+    share.start()
     work = semaphore.new(0)
     local ok, err = timer_at(0, loop)
     if not ok then

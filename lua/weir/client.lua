@@ -63,36 +63,56 @@ local function read_response(sock)
     return { status = status, body = body, keep = keep }
 end
 
--- Posts a JSON `body` to `path`: { status, body }, or nil and why. After nil nothing is known of
--- what the service did with it.
-function _M:post(path, body)
-    local sock = self.sock
-    local err
-    if not sock then
-        sock = tcp()
-        sock:settimeouts(CONNECT_MS, SEND_MS, READ_MS)
-        local ok
-        ok, err = sock:connect(self.address)
-        if not ok then
-            return nil, err
-        end
+local function connect(address)
+    local sock = tcp()
+    sock:settimeouts(CONNECT_MS, SEND_MS, READ_MS)
+    local ok, err = sock:connect(address)
+    if not ok then
+        return nil, err
     end
-    self.sock = nil
-    local bytes
-    bytes, err = sock:send({
+    return sock
+end
+
+-- One exchange on `sock`: a response, or nil and why.
+local function exchange(sock, path, body)
+    local bytes, err = sock:send({
         "POST ", path, " HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\n",
         "Content-Length: ", #body, "\r\n\r\n", body,
     })
     if not bytes then
-        sock:close()
         return nil, err
     end
-    local response
-    response, err = read_response(sock)
-    if not response or not response.keep then
-        sock:close()
-    else
+    return read_response(sock)
+end
+
+-- Posts a JSON `body` to `path`: { status, body }, or nil and why. After nil nothing is known of
+-- what the service did with it. Where a kept connection turns out to be closed, as by a service
+-- that hands over to its successor, it is posted once more: every operation may be repeated.
+function _M:post(path, body)
+    local sock = self.sock
+    self.sock = nil
+    local response, err
+    if sock then
+        response, err = exchange(sock, path, body)
+        if not response then
+            sock:close()
+            sock = nil
+            if err == "timeout" then
+                return nil, err
+            end
+        end
+    end
+    if not response then
+        sock, err = connect(self.address)
+        if not sock then
+            return nil, err
+        end
+        response, err = exchange(sock, path, body)
+    end
+    if response and response.keep then
         self.sock = sock
+    else
+        sock:close()
     end
     return response, err
 end

@@ -5,7 +5,9 @@
 local cjson = require("cjson.safe")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
+local cut = require("weir.cut")
 local leases = require("weir.leases")
+local share = require("weir.share")
 local stream = require("weir.stream")
 
 local find = string.find
@@ -52,29 +54,43 @@ end
 
 -- Variables are dear: setting one costs as much as a hundred lines of Lua. The log finds pool and
 -- backend by $weir_upstream.
-local function granted(entry, result, var)
-    entry.grant = result.grant
-    entry.patient = not result.tight
-    var.weir_grant = result.grant
-    var.weir_scene = result.scene
-    var.weir_upstream = config.upstreams[result.pool][result.backend]
+local function proceed(entry, var)
+    var.weir_scene = entry.scene
+    var.weir_upstream = config.pools[entry.pool].backends[entry.backend].upstream
+    entry.request = cut.handle()
     return reply(204)
 end
 
-local function decided(entry, result, var)
-    local decision = result.decision
-    if decision == "granted" then
-        return granted(entry, result, var)
+local function granted(entry, result, var)
+    leases.claim(
+        entry, result.pool, result.backend, result.scene, result.tokens, result.grant
+    )
+    entry.patient = not result.tight
+    if share.counts(result.pool) and not share.hold(entry) then
+        stream.undo(entry)
+        return refuse({
+            reason = "streams_exhausted", status = 429, pool = result.pool, retry_after_ms = 1000,
+        })
     end
-    leases.close(entry.id)
-    if decision == "refused" then
-        return refuse(result)
+    var.weir_grant = result.grant
+    return proceed(entry, var)
+end
+
+-- No answer of the service: what the pool's `when_down` says.
+local function undecided(entry, pool, asked_scene, bytes, var)
+    if not share.counts(pool) then
+        stream.undo(entry)
+        return refuse({ reason = "admission_down", pool = pool })
     end
-    if decision == "ended" then
-        return refuse({ reason = "client_gone", status = 499 })
+    local claim, refusal = share.claim(pool, asked_scene, bytes, config.session_ttl_s)
+    if not claim then
+        stream.undo(entry)
+        return refuse(refusal)
     end
-    ngx.log(ngx.CRIT, "weir: operation_rejected message=", result.message)
-    return refuse({ reason = "admission_down" })
+    entry.counted = true
+    leases.claim(entry, pool, claim.backend, claim.scene, claim.tokens)
+    batcher.sync()
+    return proceed(entry, var)
 end
 
 -- A new request.
@@ -88,17 +104,30 @@ function _M.acquire()
         return refuse({ reason = "length_required", status = 411 })
     end
     local id = var.request_id
+    local route = var.weir_route
+    local asked_scene = scene(var)
     local entry = leases.open(id)
     local result = batcher.ask(
-        '"op":"acquire","id":"' .. id .. '","route":"' .. var.weir_route
-            .. '","scene":"' .. scene(var) .. '","bytes":' .. bytes,
+        '"op":"acquire","id":"' .. id .. '","route":"' .. route
+            .. '","scene":"' .. asked_scene .. '","bytes":' .. bytes,
         config.budget_s
     )
-    if not result then
-        stream.undo(entry)
-        return refuse({ reason = "admission_down" })
+    local decision = result and result.decision
+    if decision == "granted" then
+        return granted(entry, result, var)
     end
-    return decided(entry, result, var)
+    if not result or result.reason == "admission_down" then
+        return undecided(entry, config.routes[route].pool, asked_scene, bytes, var)
+    end
+    leases.close(id)
+    if decision == "refused" then
+        return refuse(result)
+    end
+    if decision == "ended" then
+        return refuse({ reason = "client_gone", status = 499 })
+    end
+    ngx.log(ngx.CRIT, "weir: operation_rejected message=", result.message)
+    return refuse({ reason = "admission_down" })
 end
 
 -- A request whose backend could not be reached, sent on by the worker that holds its lease.
@@ -111,7 +140,7 @@ function _M.reroute()
         return refuse({ reason = "admission_down" })
     end
     if result.decision == "granted" then
-        var.weir_upstream = config.upstreams[result.pool][result.backend]
+        var.weir_upstream = config.pools[result.pool].backends[result.backend].upstream
         return reply(204)
     end
     return refuse(result.decision == "refused" and result or { reason = "admission_down" })

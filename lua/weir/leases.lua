@@ -3,11 +3,12 @@
 -- An entry lives from before the acquire is sent until its release is queued, so that whatever
 -- becomes of the answer, an end is told to the service.
 
-local _M = { count = 0 }
+local _M = { count = 0, last_grant = 0 }
 
 local entries = {}
 
--- A new entry for request `id`: { id, [grant] }, and what the stream notes of itself.
+-- A new entry for request `id`: { id, [pool], [backend], [scene], [tokens], [grant] }, the claim
+-- once it is granted, and what the stream notes of itself.
 function _M.open(id)
     local entry = entries[id]
     if not entry then
@@ -30,6 +31,35 @@ function _M.close(id)
     entries[id] = nil
     _M.count = _M.count - 1
     return true
+end
+
+-- Notes what was granted to `entry`.
+function _M.claim(entry, pool, backend, scene, tokens, grant)
+    entry.pool = pool
+    entry.backend = backend
+    entry.scene = scene
+    entry.tokens = tokens
+    entry.grant = grant
+    if grant and grant > _M.last_grant then
+        _M.last_grant = grant
+    end
+end
+
+-- All entries as the members of a sync's JSON list.
+function _M.describe()
+    local all, n = {}, 0
+    for id, entry in pairs(entries) do
+        n = n + 1
+        if entry.pool then
+            local grant = entry.grant and (',"grant":' .. entry.grant) or ""
+            all[n] = '{"id":"' .. id .. '","pool":"' .. entry.pool .. '","backend":"'
+                .. entry.backend .. '","scene":"' .. entry.scene .. '","tokens":'
+                .. entry.tokens .. grant .. "}"
+        else
+            all[n] = '"' .. id .. '"'
+        end
+    end
+    return all
 end
 
 return _M

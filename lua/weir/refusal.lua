@@ -109,6 +109,9 @@ function _M.failed()
     if entry then
         stream.finish(entry, timeout and "timeout" or "upstream_error")
     end
+    if entry and entry.killed then
+        return overloaded(503, { reason = "killed", pool = var.weir_pool })
+    end
     local reason = timeout and "timeout" or "no_backend"
     return overloaded(timeout and 504 or 503, { reason = reason, pool = var.weir_pool })
 end

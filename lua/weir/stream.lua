@@ -4,7 +4,9 @@
 -- fallback: it can come 5 to 30 s later, after a lingering close.
 
 local batcher = require("weir.batcher")
+local config = require("weir.config")
 local leases = require("weir.leases")
+local share = require("weir.share")
 local sniff = require("weir.sniff")
 
 local find = string.find
@@ -12,9 +14,16 @@ local find = string.find
 local _M = {}
 
 local function release(entry, verdict)
+    if entry.counted then
+        share.drop(entry, verdict ~= "completed" and verdict ~= "upstream_error")
+    end
+    if not config.lua_release then
+        return
+    end
     local grant = entry.grant and (',"grant":' .. entry.grant) or ""
     local abort = verdict == "client_abort"
     batcher.tell(
+        entry.id,
         '"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant,
         abort,
         entry.patient and not abort
@@ -25,6 +34,9 @@ end
 function _M.finish(entry, verdict)
     if leases.close(entry.id) then
         entry.ended = true
+        if entry.killed then
+            verdict = "killed"
+        end
         ngx.var.weir_verdict = verdict
         release(entry, verdict)
     end

@@ -5,7 +5,9 @@ change and expiry, beside a model that knows only ids; the invariants of design.
 are checked after each step.
 """
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +18,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.lease import LeaseState
 from control.core.ledger import Claim, Held
-from control.core.operation import Acquire, Release, Reroute, Sync, Synced
-from control.core.pool import Backend, Pool
+from control.core.operation import Acquire, Cut, EndSession, Release, Reroute, Sync, Synced
+from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.verdict import Verdict, Witness
 from control.stores import MemoryStore, Store
 
 TTL, DRAIN = 15.0, 0.1
 
-STORES: dict[str, Callable[[list[Pool]], Store]] = {"memory": MemoryStore}
+
+
+def journaled(pools: list[Pool]) -> Store:
+    folder = tempfile.TemporaryDirectory()
+    store = MemoryStore.journaled(pools, Path(folder.name) / "j.db", lambda: 1.0, 0.0)
+    store.folder = folder  # type: ignore[attr-defined]  # removed with the store
+    return store
+
+
+STORES: dict[str, Callable[[list[Pool]], Store]] = {"memory": MemoryStore, "journaled": journaled}
 
 
 @pytest.fixture(params=sorted(STORES))
@@ -200,7 +211,88 @@ def test_sync_ends_what_the_worker_lost_and_adopts_what_it_holds(make: Make) -> 
     assert [lease.id for lease in synced.ended] == ["gone"]
     assert [lease.id for lease in synced.adopted] == ["kept"]
     assert in_use(store) == (2, 400), "the lost one drains, the adopted one runs"
-    assert one(store, Sync("s", ["kept"], [])) == Synced([], [])
+    assert one(store, Sync("s", ["kept"], [])) == Synced([], [], {})
+
+
+def test_a_sync_says_nothing_of_what_was_granted_after_it_was_sent(make: Make) -> None:
+    store = make([pool((3, 1_000))])
+    first = one(store, claim("a")).lease.grant
+    one(store, claim("b"))
+    synced = one(store, Sync("s", [], [], up_to=first))
+    assert [lease.id for lease in synced.ended] == ["a"], "b was granted later"
+
+
+def test_a_session_that_was_only_silent_has_its_leases_back_under_their_grants(make: Make) -> None:
+    store = make([pool((2, 1_000))])
+    grant = one(store, claim("a"), 0).lease.grant
+    held = [Held("a", "p", "gpu-0", "QA", 100, grant)]
+    assert [lease.id for lease in store.tick(TTL + 0.01)] == ["a"]
+    [back] = one(store, Sync("s", [], held), TTL + 0.02).adopted
+    assert (back.id, back.state, back.verdict) == ("a", LeaseState.ACTIVE, None)
+    store.tick(TTL + 1)
+    assert in_use(store) == (1, 100), "what it had begun to drain is forgotten"
+    store.tick(2 * TTL + 2)
+    store.tick(2 * TTL + 3)
+    assert in_use(store) == (0, 0)
+    [back] = one(store, Sync("s", [], held), 2 * TTL + 4).adopted
+    assert back.grant == grant, "its stream's own releases still name it"
+    assert one(store, release("a", grant=grant), 2 * TTL + 5) is ReleaseOutcome.RELEASED
+    assert store.drift() == 0
+
+
+def test_what_runs_elsewhere_than_was_thought_is_counted_there(make: Make) -> None:
+    store = make([pool((2, 5_000), (2, 1_000))])
+    assert one(store, claim("a")).lease.backend == "gpu-0"
+    one(store, Sync("s", [], [Held("a", "p", "gpu-1", "QA", 100)]))
+    assert [b.streams for b in store.pools()[0].backends.values()] == [0, 1]
+
+
+def test_a_cut_waits_for_its_gateway_and_no_backend_is_tried_meanwhile(make: Make) -> None:
+    store = make([pool((1, 5_000), (1, 1_000))])
+    one(store, claim("a"))
+    assert one(store, Cut("a"), session=None) is ReleaseOutcome.CUTTING
+    session = store.session("s")
+    assert session is not None and session.cuts == {"a"} and in_use(store) == (1, 100)
+    assert one(store, Reroute("a")) == AlreadyEnded("a")
+    assert not session.cuts and store.pools()[0].backends["gpu-1"].streams == 0
+    assert one(store, Cut("a"), session=None) is ReleaseOutcome.ALREADY
+    assert one(store, Cut("b"), session=None) is ReleaseOutcome.UNKNOWN
+
+
+def test_a_dead_workers_session_ends_at_once_with_what_it_held(make: Make) -> None:
+    store = make([pool((3, 1_000))])
+    one(store, claim("mine", session="dead"), 0, "dead")
+    one(store, claim("yours", session="live"), 0, "live")
+    ended = one(store, EndSession("dead"), 1.0, None).ended
+    assert [lease.id for lease in ended] == ["mine"]
+    assert in_use(store) == (2, 200), "an engine needs a step to notice"
+    store.tick(1.0 + DRAIN)
+    assert in_use(store) == (1, 100)
+    assert one(store, EndSession("dead"), 2.0, None).ended == []
+
+
+def test_the_stores_own_silence_is_not_the_sessions(make: Make) -> None:
+    store = make([pool((1, 1_000))])
+    one(store, claim("a"), 0)
+    store.forgive(100.0, 100.0)
+    assert store.tick(100.0) == []
+    assert [lease.id for lease in store.tick(100.0 + TTL + 0.1)] == ["a"]
+
+
+def test_lowered_limits_cut_nothing_and_admit_nothing_until_below(make: Make) -> None:
+    store = make([pool((3, 1_000))])
+    for name in "abc":
+        one(store, claim(name))
+    [backend] = store.pools()[0].backends.values()
+    store.adjust(backend, Limits(2, 1_000))
+    assert in_use(store) == (3, 300)
+    one(store, release("a"))
+    assert one(store, claim("d")).reason is Reason.STREAMS_EXHAUSTED
+    one(store, release("b"))
+    assert isinstance(one(store, claim("e")), Granted)
+    store.adjust(backend, Limits(2, 1_000, BackendState.DRAINING))
+    one(store, release("c"))
+    assert one(store, claim("f")).reason is Reason.DRAINING
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -258,10 +350,27 @@ class AnyOrder(RuleBasedStateMachine):
     def reroute(self, lease_id: str) -> None:
         one(self.store, Reroute(lease_id), self.now, None)
 
-    @rule(session=sessions, data=st.data())
-    def sync(self, session: str, data: st.DataObject) -> None:
+    @rule(session=sessions, data=st.data(), up_to=st.none() | st.integers(0, 20))
+    def sync(self, session: str, data: st.DataObject, up_to: int | None) -> None:
         known = data.draw(st.lists(self.ids, unique=True))
-        one(self.store, Sync(session, known, []), self.now, session)
+        grants = st.none() | st.integers(1, 40)
+        backends = st.sampled_from(["gpu-0", "gpu-1", "none"])
+        held = [
+            Held(lease_id, "p", data.draw(backends), "QA", 50, data.draw(grants))
+            for lease_id in data.draw(st.lists(self.ids, unique=True, max_size=3))
+        ]
+        one(self.store, Sync(session, known, held, up_to), self.now, session)
+
+    @rule(lease_id=ids)
+    def cut(self, lease_id: str) -> None:
+        known = self.store.lease(lease_id)
+        active = known is not None and known.state is LeaseState.ACTIVE
+        outcome = one(self.store, Cut(lease_id), self.now, None)
+        assert (outcome is ReleaseOutcome.CUTTING) == active
+
+    @rule(session=sessions)
+    def end_session(self, session: str) -> None:
+        one(self.store, EndSession(session), self.now, None)
 
     @rule(
         backend=st.sampled_from(["gpu-0", "gpu-1"]),
@@ -269,8 +378,7 @@ class AnyOrder(RuleBasedStateMachine):
         tokens=st.integers(1, 1_200),
     )
     def change_limits(self, backend: str, streams: int, tokens: int) -> None:
-        changed = self.pool.backends[backend]
-        changed.max_streams, changed.max_tokens = streams, tokens
+        self.store.adjust(self.pool.backends[backend], Limits(streams, tokens))
 
     @rule(seconds=st.sampled_from([0.01, 0.05, 0.1, 1.0, 6.0, 16.0, 61.0]))
     def time_passes(self, seconds: float) -> None:

@@ -386,7 +386,8 @@ class Worker(GatewayWorker):
 
     def __init__(self, app: WsgiApp) -> None:
         self.wsgi = app
-        self.alive = True
+        self._clients = set()
+        self._leaving = False
 
 
 def test_an_application_that_fails_closes_the_connection_and_does_not_hang_the_gateway() -> None:

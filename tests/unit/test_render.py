@@ -244,7 +244,11 @@ def test_connections_to_engines_are_closed_before_the_engines_close_them(main: B
 
 def test_every_backend_has_an_upstream_that_lua_names(main: Block, conf: Path) -> None:
     for_lua = json.loads((conf.parent / "weir.json").read_text())
-    targets = {target for backends in for_lua["upstreams"].values() for target in backends.values()}
+    targets = {
+        backend["upstream"]
+        for pool in for_lua["pools"].values()
+        for backend in pool["backends"].values()
+    }
     upstreams = {f"http://{upstream.args[0]}" for upstream in main.all("upstream")}
     assert targets == upstreams
     servers = {upstream.own("server")[0][0] for upstream in main.all("upstream")}

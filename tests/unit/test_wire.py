@@ -13,6 +13,7 @@ from control.api import wire
 from control.api.wire import AcquireOp, Op, OpError, ReleaseOp, SyncOp, WireError
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.lease import Lease
+from control.core.ledger import Held
 from control.core.operation import Release, Reroute, Sync, Synced
 from control.core.verdict import Verdict, Witness
 
@@ -69,7 +70,7 @@ def read(body: bytes) -> Sequence[Op | OpError] | None:
 
 
 def test_a_sound_batch_is_read_in_order() -> None:
-    session, ops = wire.read_batch(
+    session, ops, _ = wire.read_batch(
         batch(
             acquire("a", bytes="120", scene='"QA"'),
             acquire("b", tokens="7"),
@@ -84,12 +85,12 @@ def test_a_sound_batch_is_read_in_order() -> None:
         Ask("b", "/v1/x", "", 0, 7),
         Release("a", Verdict.CLIENT_ABORT, Witness.LUA, 3),
         Reroute("b"),
-        Sync("node/1/2", ["b"], [("c", "p", "g", "", 5)]),
+        Sync("node/1/2", ["b"], [Held("c", "p", "g", "", 5, None)], None),
     ]
 
 
 def test_a_batch_without_operations_is_sound() -> None:
-    assert wire.read_batch(batch()) == ("node/1/2", [])
+    assert wire.read_batch(batch()) == ("node/1/2", [], 0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_a_batch_without_operations_is_sound() -> None:
     ids=lambda op: op[:60],
 )  # fmt: skip
 def test_one_operation_that_is_nonsense_spoils_no_other(nonsense: str) -> None:
-    session, ops = wire.read_batch(batch(acquire("before"), nonsense, acquire("after")))
+    session, ops, _ = wire.read_batch(batch(acquire("before"), nonsense, acquire("after")))
     assert session == "node/1/2"
     before, wrong, after = ops
     assert isinstance(before, AcquireOp) and before.id == "before"
@@ -123,7 +124,7 @@ def test_one_operation_that_is_nonsense_spoils_no_other(nonsense: str) -> None:
 @pytest.mark.parametrize("junk", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"])
 def test_bytes_that_are_not_utf_8_spoil_their_own_operation_only(junk: bytes) -> None:
     body = batch(acquire("before"), acquire("@@"), acquire("after")).replace(b"@@", junk)
-    _, [before, wrong, after] = wire.read_batch(body)
+    _, [before, wrong, after], _ = wire.read_batch(body)
     assert isinstance(before, AcquireOp) and isinstance(after, AcquireOp)
     assert isinstance(wrong, OpError)
 
@@ -289,7 +290,7 @@ def test_answers_say_what_was_decided() -> None:
     refused = Refused(Reason.TOKENS_EXHAUSTED, "p", 80_000, 79_000, 7_000, 3.4)
     results = [
         Granted(lease, repeated=False, tight=True), refused, AlreadyEnded("b"),
-        ReleaseOutcome.ALREADY, Synced([lease], []), UnknownRoute("/v1/y"),
+        ReleaseOutcome.ALREADY, Synced([lease], [], {}), UnknownRoute("/v1/y"),
     ]  # fmt: skip
     answers = wire.BatchResult([wire.to_answer(result, urls) for result in results])
     told = json.loads(wire.encode(answers))["results"]
@@ -332,7 +333,7 @@ def test_every_reason_has_a_status_that_a_client_understands() -> None:
 
 def test_what_is_read_can_be_written_again() -> None:
     sound = batch(acquire("a", bytes="12"), '{"op":"sync","ids":["a"]}')
-    _, ops = wire.read_batch(sound)
+    _, ops, _ = wire.read_batch(sound)
     assert [type(op) for op in ops] == [AcquireOp, SyncOp]
     again = msgspec.json.encode({"session": "s", "ops": list(ops)})
     assert wire.read_batch(again)[1] == ops

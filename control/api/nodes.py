@@ -1,0 +1,68 @@
+"""``/v1/nodes``: what each node's agent last said."""
+
+import logging
+from collections import Counter
+
+import falcon
+
+from control.admission import Admission
+from control.api import wire
+from control.api.body import read_body
+from control.api.problems import problem
+from control.core.node import Node
+
+log = logging.getLogger("weir.nodes")
+
+
+class Nodes:
+    """``/v1/nodes`` and ``/v1/nodes/{node}``"""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode({"nodes": self._nodes()})
+
+    def on_get_one(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+        for node in self._nodes():
+            if node["name"] == name:
+                resp.data = wire.encode(node)
+                return
+        raise problem(falcon.HTTP_404, "node_not_found", f"no node {name[:64]!r} has been heard")
+
+    def on_put_report(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+        """An agent's report; answered by the streams that run on its node."""
+        try:
+            report = wire.read_report(name, read_body(req))
+        except wire.WireError as exc:
+            raise problem(falcon.HTTP_400, "invalid_report", str(exc)) from exc
+        streams = self._admission.report_node(name, report.memory_state, wire.plain(report))
+        resp.data = wire.encode({"streams": streams})
+
+    def _nodes(self) -> list[dict[str, object]]:
+        now = self._admission.clock()
+        reported = {node.name: node for node in self._admission.nodes()}
+        sessions: Counter[str] = Counter()
+        streams: Counter[str] = Counter()
+        for session in self._admission.sessions():
+            sessions[session.node] += 1
+            streams[session.node] += len(session.leases)
+        return [
+            {
+                "name": name,
+                "sessions": sessions[name],
+                "streams": streams[name],
+                **_agent(reported.get(name), now),
+            }
+            for name in sorted({*reported, *sessions})
+        ]
+
+
+def _agent(node: Node | None, now: float) -> dict[str, object]:
+    if node is None:
+        return {"silent": True, "silent_s": None, "agent": None, "tailer": None, "memory": None}
+    return {
+        "silent": node.is_silent(now),
+        "silent_s": round(now - node.last_seen, 3),
+        **node.report,
+    }

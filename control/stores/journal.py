@@ -1,0 +1,269 @@
+"""The memory store's journal: live leases and changed limits in SQLite.
+
+A row is a live lease; one that ends is deleted, so the file is as large as what runs. Commits go
+to the write-ahead log without fsync (12 us): what a killed process wrote is in the kernel's hands
+already, and a machine that lost its power runs no stream any more. Limits are an operator's word
+and are synced.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from control.core.lease import Lease, LeaseState
+from control.core.pool import BackendState, Limits
+from control.core.verdict import Verdict, Witness
+from control.stores.base import StoreError
+
+VERSION = 1
+GRANTS_AT_ONCE = 10_000
+"""Grant numbers are reserved in blocks: one write in so many grants keeps them from repeating."""
+CHECKPOINT_PAGES = 2_000
+"""The write-ahead log is folded in at about 8 MB."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
+CREATE TABLE leases (
+    id TEXT PRIMARY KEY, "grant" INTEGER, pool TEXT, backend TEXT, tenant TEXT, scene TEXT,
+    tokens INTEGER, session TEXT, granted_at REAL, state TEXT, verdict TEXT, witness TEXT,
+    drain_until REAL
+) WITHOUT ROWID;
+CREATE TABLE limits (
+    pool TEXT, backend TEXT, max_streams INTEGER, max_tokens INTEGER, state TEXT,
+    configured_streams INTEGER, configured_tokens INTEGER,
+    PRIMARY KEY (pool, backend)
+) WITHOUT ROWID;
+"""
+PUT_LEASE = f"INSERT OR REPLACE INTO leases VALUES ({', '.join('?' * 13)})"
+DELETE_LEASE = "DELETE FROM leases WHERE id = ?"
+PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+
+log = logging.getLogger("weir.journal")
+
+
+class JournalLost(StoreError):
+    """The file is no longer where it was opened."""
+
+
+class Override(NamedTuple):
+    """Limits that were changed live, and what the configuration said then."""
+
+    limits: Limits
+    configured: Limits
+
+
+class Saved(NamedTuple):
+    """What a journal held. ``first``: there was none before. ``damaged``: there was one, and it
+    could not be read, so that what runs is not known."""
+
+    leases: list[Lease]
+    overrides: Mapping[tuple[str, str], Override]
+    first_grant: int
+    first: bool = False
+    damaged: bool = False
+
+
+class Journal:
+    """One file, open in one process. Every failure is a :class:`StoreError`."""
+
+    def __init__(self, path: Path, create: bool) -> None:
+        self.path = path
+        self._reserved = 1
+        self._open(create)
+
+    @classmethod
+    def open(cls, path: Path, now: float) -> "tuple[Journal, Saved]":
+        """Open the journal, and read what it holds. A damaged one is put aside, not repaired:
+        nothing says which of its leases are true."""
+        first = not path.exists()
+        try:
+            journal = cls(path, create=first)
+            return journal, journal._load(now)._replace(first=first)
+        except (StoreError, sqlite3.Error, ValueError) as exc:
+            if first or _is_transient(exc):
+                raise StoreError(f"{path} cannot be used: {exc}") from exc
+            aside = _put_aside(path)
+            log.critical("journal_damaged file=%s error=%s kept_as=%s", path, exc, aside)
+        journal = cls(path, create=True)
+        return journal, Saved([], {}, journal._reserved, damaged=True)
+
+    def write(self, changes: Iterable[tuple[str, Lease | None]], next_grant: int) -> None:
+        """Keep leases as they are now; None for one that has ended. All or nothing."""
+        gone, live = [], []
+        for lease_id, lease in changes:
+            if lease is None:
+                gone.append((lease_id,))
+            else:
+                live.append(_row(lease))
+        self._check_place()
+        db = self._db
+        reserved = self._reserved
+        try:
+            db.execute("BEGIN")
+            if gone:
+                db.executemany(DELETE_LEASE, gone)
+            if live:
+                db.executemany(PUT_LEASE, live)
+            if next_grant > reserved:
+                reserved = next_grant + GRANTS_AT_ONCE
+                db.execute(PUT_META, ("grants_reserved", reserved))
+            db.execute("COMMIT")
+        except sqlite3.Error as exc:
+            self._roll_back()
+            raise StoreError(f"{self.path} cannot be written: {exc}") from exc
+        self._reserved = reserved
+
+    def keep(self, pool: str, backend: str, override: Override | None) -> None:
+        """Keep a backend's changed limits, or forget them. Durable when this returns."""
+        self._check_place()
+        db = self._db
+        try:
+            db.execute("BEGIN")
+            db.execute("DELETE FROM limits WHERE pool = ? AND backend = ?", (pool, backend))
+            if override is not None:
+                limits, configured = override
+                values = (pool, backend, *limits, *configured[:2])
+                db.execute("INSERT INTO limits VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            db.execute("COMMIT")
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as exc:
+            self._roll_back()
+            raise StoreError(f"{self.path} cannot be written: {exc}") from exc
+
+    def begin_anew(
+        self,
+        leases: Iterable[Lease],
+        overrides: Mapping[tuple[str, str], Override],
+        next_grant: int,
+    ) -> None:
+        """Put the file aside, and write a new one of what is known."""
+        self.close()
+        _put_aside(self.path)
+        self._open(create=True)
+        for (pool, backend), override in overrides.items():
+            self.keep(pool, backend, override)
+        self.write(((lease.id, lease) for lease in leases), next_grant)
+
+    def is_lost(self, exc: StoreError) -> bool:
+        """Whether a failed write means that the file is gone or damaged, and not only that the
+        disk has no room."""
+        return isinstance(exc, JournalLost) or not _is_transient(exc)
+
+    def close(self) -> None:
+        """Fold the log in and let go of the file."""
+        try:
+            self._db.close()
+        except sqlite3.Error as exc:
+            log.warning("journal_close_failed file=%s error=%s", self.path, exc)
+
+    def _open(self, create: bool) -> None:
+        try:
+            self._db = db = sqlite3.connect(self.path, isolation_level=None)
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            if create:
+                db.executescript(f"BEGIN;{SCHEMA}COMMIT;")
+                db.execute(PUT_META, ("version", VERSION))
+                db.execute(PUT_META, ("boot", _boot()))
+            self._inode = self.path.stat().st_ino
+        except (sqlite3.Error, OSError) as exc:
+            raise StoreError(f"{self.path} cannot be opened: {exc}") from exc
+
+    def _load(self, now: float) -> Saved:
+        db = self._db
+        if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            raise ValueError("it is not a journal")
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise ValueError(verdict)
+        meta = dict(db.execute("SELECT key, value FROM meta"))
+        if meta.get("version") != VERSION:
+            raise ValueError(f"version {meta.get('version')!r} is not {VERSION}")
+        self._reserved = int(meta.get("grants_reserved", 1))
+        leases = [_lease(row) for row in db.execute('SELECT * FROM leases ORDER BY "grant"')]
+        if meta.get("boot") != _boot():
+            _restart_clock(leases, now)
+            db.execute(PUT_META, ("boot", _boot()))
+        overrides = {
+            (pool, backend): Override(
+                Limits(streams, tokens, BackendState(state)), Limits(file_streams, file_tokens)
+            )
+            for pool, backend, streams, tokens, state, file_streams, file_tokens in db.execute(
+                "SELECT * FROM limits"
+            )
+        }
+        return Saved(leases, overrides, self._reserved)
+
+    def _check_place(self) -> None:
+        try:
+            in_place = self.path.stat().st_ino == self._inode
+        except OSError:
+            in_place = False
+        if not in_place:
+            raise JournalLost(f"{self.path} is not the file that was opened: it was removed")
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            try:
+                self._db.execute("ROLLBACK")
+            except sqlite3.Error as exc:
+                log.error("journal_rollback_failed file=%s error=%s", self.path, exc)
+
+
+def _is_transient(exc: Exception) -> bool:
+    """Whether the file itself may be sound: it is locked, not readable, the disk is full."""
+    cause = exc.__cause__ if isinstance(exc, StoreError) else exc
+    return isinstance(cause, sqlite3.OperationalError)
+
+
+def _put_aside(path: Path) -> Path:
+    aside = path.with_name(path.name + ".damaged")
+    if path.exists():
+        path.replace(aside)
+    for suffix in ("-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return aside
+
+
+def _boot() -> str:
+    return BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
+
+
+def _restart_clock(leases: Iterable[Lease], now: float) -> None:
+    """The machine was started anew, and its monotonic clock with it: ages begin again."""
+    for lease in leases:
+        lease.granted_at = now
+        if lease.drain_until is not None:
+            lease.drain_until = now
+
+
+def _row(lease: Lease) -> tuple[Any, ...]:
+    return (
+        lease.id,
+        lease.grant,
+        lease.pool,
+        lease.backend,
+        lease.tenant,
+        lease.scene,
+        lease.tokens,
+        lease.session,
+        lease.granted_at,
+        lease.state,
+        lease.verdict,
+        lease.witness,
+        lease.drain_until,
+    )
+
+
+def _lease(row: tuple[Any, ...]) -> Lease:
+    """The inverse of :func:`_row`."""
+    lease = Lease(*row)
+    lease.state = LeaseState(lease.state)
+    lease.verdict = Verdict(lease.verdict) if lease.verdict else None
+    lease.witness = Witness(lease.witness) if lease.witness else None
+    return lease

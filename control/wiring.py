@@ -1,0 +1,70 @@
+"""The objects of the admission service, made from its configuration.
+
+Imported in the worker, so that gunicorn's SIGHUP brings in new code.
+"""
+
+import os
+import random
+import time
+
+from control.admission import Admission
+from control.api.app import WsgiApp, create_app
+from control.config import Config
+from control.core.estimate import Estimate
+from control.core.pool import Backend, Pool
+from control.stores import MemoryStore, Store
+
+JITTER = 0.25
+"""Clients that were refused together come back spread over this part of their wait."""
+
+
+def build_admission(config: Config) -> Admission:
+    """The use cases over the configured store, with all that its journal holds.
+    :class:`control.stores.StoreError` where that cannot be used."""
+    return Admission(
+        store=build_store(config),
+        routes={route.path: route.pool for route in config.routes},
+        estimate=build_estimate(config),
+    )
+
+
+def build_app(config: Config, admission: Admission) -> WsgiApp:
+    """The service's HTTP."""
+    urls = {
+        (name, backend.name): backend.url
+        for name, pool in config.pools.items()
+        for backend in pool.backends
+    }
+    tokens = {token.name: os.environ[token.env] for token in config.admin.tokens}
+    return create_app(admission, urls, tokens)
+
+
+def build_store(config: Config) -> Store:
+    """The configured store with the configured pools."""
+    pools = [
+        Pool(
+            name,
+            {b.name: Backend(b.name, b.url, b.max_streams, b.max_tokens) for b in pool.backends},
+            session_ttl=pool.session_ttl,
+            drain=pool.drain,
+            pass_over=pool.pass_over,
+            decided_locally=pool.when_down == "local",
+        )
+        for name, pool in config.pools.items()
+    ]
+    spread = random.Random()
+    return MemoryStore.journaled(
+        pools,
+        config.journal,
+        jitter=lambda: spread.uniform(1 - JITTER, 1 + JITTER),
+        now=time.monotonic(),
+    )
+
+
+def build_estimate(config: Config) -> Estimate:
+    """The configured estimate."""
+    return Estimate(
+        config.estimate.tokens_per_char,
+        config.scenes.expected_output,
+        config.scenes.default,
+    )

@@ -1,0 +1,80 @@
+-- Ends a stream that runs, from outside its request: by closing the engine's connection, as if the
+-- engine had died. nginx then ends the client's side, for HTTP/1.1 and HTTP/2 alike.
+--
+-- nginx has no call for it. The connection is found through the first fields of its request
+-- structures, which have stood where they are since 0.8 (src/http/ngx_http_request.h and
+-- ngx_http_upstream.h, built with the cache, as all packages are), and it is shut down only when
+-- its peer is the address that the request itself notes.
+
+local ffi = require("ffi")
+local base = require("resty.core.base")
+
+local C = ffi.C
+local cast = ffi.cast
+
+ffi.cdef([[
+typedef struct { void *data; void *read; void *write; int fd; } weir_connection_t;
+typedef struct {
+    void *read_event_handler; void *write_event_handler;
+    weir_connection_t *connection; void *sockaddr; uint32_t socklen;
+} weir_upstream_t;
+typedef struct {
+    uint32_t signature; weir_connection_t *connection;
+    void *ctx; void *main_conf; void *srv_conf; void *loc_conf;
+    void *read_event_handler; void *write_event_handler; void *cache;
+    weir_upstream_t *upstream;
+} weir_request_t;
+int getpeername(int fd, void *address, uint32_t *length);
+int shutdown(int fd, int how);
+int memcmp(const void *a, const void *b, size_t n);
+]])
+
+local SIGNATURE = 0x50545448 -- "HTTP"
+local SHUT_RDWR = 2
+local ADDRESS_BYTES = 128
+
+local address = ffi.new("uint8_t[?]", ADDRESS_BYTES)
+local length = ffi.new("uint32_t[1]")
+local request_type = ffi.typeof("weir_request_t *")
+
+local _M = {}
+
+-- The current request, to be kept while it lives.
+function _M.handle()
+    return cast(request_type, base.get_request())
+end
+
+-- The engine's descriptor of the request that `handle`, one of its subrequests, belongs to.
+local function engine_of(handle)
+    local connection = handle.connection
+    local request = cast(request_type, connection.data)
+    if request == nil or request.signature ~= SIGNATURE or request.connection ~= connection then
+        return nil, "no request"
+    end
+    local upstream = request.upstream
+    if upstream == nil or upstream.connection == nil then
+        return nil, "not connected"
+    end
+    local fd = upstream.connection.fd
+    length[0] = ADDRESS_BYTES
+    if C.getpeername(fd, address, length) ~= 0 then
+        return nil, "not connected"
+    end
+    local known = length[0] < upstream.socklen and length[0] or upstream.socklen
+    if upstream.sockaddr == nil or C.memcmp(address, upstream.sockaddr, known) ~= 0 then
+        return nil, "another peer"
+    end
+    return fd
+end
+
+-- Closes the engine's connection of a request; true, or nil and why not (yet).
+function _M.cut(handle)
+    local fd, err = engine_of(handle)
+    if not fd then
+        return nil, err
+    end
+    C.shutdown(fd, SHUT_RDWR)
+    return true
+end
+
+return _M

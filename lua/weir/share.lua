@@ -1,0 +1,182 @@
+-- What this node may admit by itself while the service gives no answer, for pools with
+-- `when_down: local`: a share of each backend's limits.
+--
+-- Live streams are counted in nginx's shared memory, for each worker under its own slot, so that
+-- what a killed worker held goes with it. A claim is added first and checked then: two workers
+-- may both refuse, but never both pass.
+
+local ffi = require("ffi")
+local config = require("weir.config")
+
+local C = ffi.C
+local floor = math.floor
+local now = ngx.now
+
+ffi.cdef([[ int kill(int pid, int signal); ]])
+
+local EPERM = 1
+local SIZES = { "streams", "tokens" }
+
+local _M = {}
+
+local dict
+local slot
+local draining, first, last = {}, 1, 0 -- a queue of { at, pool, backend, tokens }
+local live = {} -- limits that were changed since the configuration was written
+
+local function key(of, what, pool, backend)
+    return of .. " " .. what .. " " .. pool .. "/" .. backend
+end
+
+local function add(pool, backend, streams, tokens)
+    dict:incr(key(slot, "streams", pool, backend), streams, 0)
+    dict:incr(key(slot, "tokens", pool, backend), tokens, 0)
+end
+
+local function is_alive(pid)
+    return C.kill(pid, 0) == 0 or ffi.errno() == EPERM
+end
+
+-- The slots of workers that live, the oldest first; what dead ones held is forgotten.
+local function slots()
+    local alive, n = {}, 0
+    local from = dict:get("first") or 1
+    for i = from, dict:get("slots") or 0 do
+        local pid = dict:get("pid " .. i)
+        if pid and is_alive(pid) then
+            n = n + 1
+            alive[n] = i
+        elseif n == 0 then
+            dict:set("first", i + 1)
+        end
+    end
+    return alive
+end
+
+local function in_use(pool, backend, of)
+    local sums = {}
+    for _, what in ipairs(SIZES) do
+        local sum = 0
+        for _, i in ipairs(of) do
+            sum = sum + (dict:get(key(i, what, pool, backend)) or 0)
+        end
+        sums[what] = sum
+    end
+    return sums.streams, sums.tokens
+end
+
+local function limits(pool, backend)
+    local changed = live[pool] and live[pool][backend]
+    if changed then
+        return changed[1], changed[2], changed[3]
+    end
+    local own = config.pools[pool].backends[backend]
+    return own.max_streams, own.max_tokens, true
+end
+
+-- This worker's slot, taken when it starts.
+function _M.start()
+    dict = ngx.shared.weir
+    slot = dict:incr("slots", 1, 0)
+    dict:set("pid " .. slot, ngx.worker.pid())
+end
+
+-- Whether the pool's streams are counted here.
+function _M.counts(pool)
+    return config.pools[pool].local_share ~= nil
+end
+
+-- The limits that are in force, as the service told them: { pool = { backend = { streams, tokens,
+-- open } } }.
+function _M.learn(told)
+    live = told
+end
+
+-- Counts a stream that the service granted. False where, with what the workers admitted by
+-- themselves, it is one too many: it is not counted then.
+function _M.hold(entry)
+    local pool, backend = entry.pool, entry.backend
+    add(pool, backend, 1, entry.tokens)
+    entry.counted = true
+    if (dict:get("alone") or 0) > now() then
+        local streams, tokens = in_use(pool, backend, slots())
+        local max_streams, max_tokens = limits(pool, backend)
+        if streams > max_streams or tokens > max_tokens then
+            _M.drop(entry, false)
+            return false
+        end
+    end
+    return true
+end
+
+-- Forgets a stream that was counted; `drains`: only when its engine has surely noticed.
+function _M.drop(entry, drains)
+    if not entry.counted then
+        return
+    end
+    entry.counted = false
+    local drain_s = drains and config.pools[entry.pool].drain_s or 0
+    if drain_s > 0 then
+        last = last + 1
+        draining[last] = {
+            at = now() + drain_s, pool = entry.pool, backend = entry.backend,
+            tokens = entry.tokens,
+        }
+    else
+        add(entry.pool, entry.backend, -1, -entry.tokens)
+    end
+end
+
+-- Lets time pass for what drains. Streams of pools with a longer drain may hold up others: the
+-- count errs to the safe side.
+function _M.tick()
+    local at = now()
+    while first <= last and draining[first].at <= at do
+        local gone = draining[first]
+        draining[first] = nil
+        first = first + 1
+        add(gone.pool, gone.backend, -1, -gone.tokens)
+    end
+end
+
+-- The tokens and scene of a request, as the service would reckon them.
+local function estimate(asked_scene, bytes)
+    local scene = config.expected_output[asked_scene] and asked_scene or config.default_scene
+    return scene, math.ceil(bytes * config.tokens_per_char) + config.expected_output[scene]
+end
+
+-- Takes room for a stream without the service: a claim { backend, scene, tokens }, or nil and a
+-- refusal. `alone_s`: for how long other workers shall check their grants against it.
+function _M.claim(pool, asked_scene, bytes, alone_s)
+    _M.tick()
+    dict:set("alone", now() + alone_s)
+    local share = config.pools[pool].local_share
+    local scene, tokens = estimate(asked_scene, bytes)
+    local of = slots()
+    local refusal = { reason = "no_backend", status = 503 }
+    for backend in pairs(config.pools[pool].backends) do
+        local max_streams, max_tokens, open = limits(pool, backend)
+        max_streams, max_tokens = floor(max_streams * share), floor(max_tokens * share)
+        add(pool, backend, 1, tokens)
+        local streams, used = in_use(pool, backend, of)
+        if open and streams <= max_streams and used <= max_tokens then
+            return { backend = backend, scene = scene, tokens = tokens }
+        end
+        add(pool, backend, -1, -tokens)
+        if open then
+            local by_streams = streams > max_streams
+            refusal = {
+                reason = by_streams and "streams_exhausted" or "tokens_exhausted",
+                status = 429,
+                limit = by_streams and max_streams or max_tokens,
+                in_use = by_streams and streams - 1 or used - tokens,
+                requested = by_streams and 1 or tokens,
+            }
+        end
+    end
+    refusal.pool = pool
+    refusal.retry_after_ms = 1000
+    return nil, refusal
+end
+
+return _M

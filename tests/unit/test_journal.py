@@ -1,0 +1,290 @@
+"""The memory store's journal: what a killed process had answered is there for the next one."""
+
+import os
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.core.decision import Granted, Reason, Refused, ReleaseOutcome
+from control.core.ledger import Claim
+from control.core.operation import Acquire, Cut, Release, Sync
+from control.core.pool import Backend, BackendState, Limits, Pool
+from control.core.verdict import Verdict, Witness
+from control.stores import MemoryStore, StoreError
+from control.stores.journal import CHECKPOINT_PAGES
+
+TTL, DRAIN = 15.0, 0.1
+
+
+def pools(streams: int = 3, tokens: int = 10_000, **settings: Any) -> list[Pool]:
+    backend = Backend("gpu-0", "http://e", streams, tokens)
+    return [Pool("p", {"gpu-0": backend}, **{"session_ttl": TTL, "drain": DRAIN, **settings})]
+
+
+def opened(path: Path, now: float = 100.0, some: list[Pool] | None = None) -> MemoryStore:
+    return MemoryStore.journaled(pools() if some is None else some, path, lambda: 1.0, now)
+
+
+def acquire(store: MemoryStore, lease_id: str, now: float = 100.0) -> Any:
+    [result] = store.apply("n/1/1", [Acquire(Claim(lease_id, "p", "QA", 100, "n/1/1"))], now)
+    return result
+
+
+def release(store: MemoryStore, lease_id: str, now: float = 100.0, **fields: Any) -> Any:
+    fields = {"verdict": Verdict.COMPLETED, "witness": Witness.LUA, **fields}
+    [result] = store.apply("n/1/1", [Release(lease_id, **fields)], now)
+    return result
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def killed_after(file: Path, statements: str) -> None:
+    """Run statements on a store in a process that then dies of SIGKILL."""
+    code = (
+        "import os, signal\nfrom pathlib import Path\n"
+        "from tests.unit.test_journal import *\n"
+        f"store = opened(Path({str(file)!r}))\n{statements}\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_what_a_killed_process_answered_is_there_for_the_next(file: Path) -> None:
+    killed_after(
+        file,
+        "for n in 'abc': acquire(store, n)\n"
+        "release(store, 'b')\n"
+        "release(store, 'c', verdict=Verdict.CLIENT_ABORT)",
+    )
+    store = opened(file, now=100.05)
+    assert [(lease.id, lease.state, lease.tokens) for lease in store.leases()] == [
+        ("a", "active", 100), ("c", "draining", 100),
+    ]  # fmt: skip
+    assert store.drift() == 0
+    store.tick(100.0 + DRAIN)
+    assert [lease.id for lease in store.leases()] == ["a"], "the drain ends when it would have"
+    assert acquire(store, "a", 100.2).repeated
+    assert release(store, "a", 100.2, grant=1) is ReleaseOutcome.RELEASED
+
+
+def test_grant_numbers_never_repeat(file: Path) -> None:
+    killed_after(file, "for n in range(5): acquire(store, 'a'); release(store, 'a')")
+    assert acquire(opened(file), "b").lease.grant > 5
+
+
+def test_a_restored_session_has_its_whole_time_to_be_heard(file: Path) -> None:
+    killed_after(file, "acquire(store, 'a', 100.0)")
+    store = opened(file, now=100.0 + 10 * TTL)
+    assert store.tick(100.0 + 10 * TTL) == []
+    store.apply("n/1/1", [Sync("n/1/1", ["a"], [])], 101.0 + 10 * TTL)
+    assert [lease.id for lease in store.leases()] == ["a"]
+    assert [lease.id for lease in store.tick(102.0 + 11 * TTL)] == ["a"]
+
+
+def test_limits_changed_live_outlast_the_process(file: Path) -> None:
+    killed_after(
+        file,
+        "[b] = store.pools()[0].backends.values()\n"
+        "store.adjust(b, Limits(1, 10_000, BackendState.DRAINING))",
+    )
+    [backend] = opened(file).pools()[0].backends.values()
+    assert backend.limits == Limits(1, 10_000, BackendState.DRAINING)
+    assert backend.configured == Limits(3, 10_000)
+
+
+def test_the_files_own_limits_count_again_once_they_are_changed(file: Path) -> None:
+    store = opened(file)
+    [backend] = store.pools()[0].backends.values()
+    store.adjust(backend, Limits(1, 10_000))
+    store.close()
+    store = opened(file, some=pools(streams=7))
+    [backend] = store.pools()[0].backends.values()
+    assert backend.limits == Limits(7, 10_000)
+    store.close()
+    [backend] = opened(file).pools()[0].backends.values()
+    assert backend.limits == Limits(3, 10_000), "the change is forgotten for good"
+
+
+def test_limits_put_back_are_no_change(file: Path) -> None:
+    store = opened(file)
+    [backend] = store.pools()[0].backends.values()
+    store.adjust(backend, Limits(1, 10_000))
+    store.adjust(backend, backend.configured)
+    store.close()
+    [backend] = opened(file, some=pools(streams=7)).pools()[0].backends.values()
+    assert backend.limits == backend.configured == Limits(7, 10_000)
+
+
+def test_a_lease_whose_backend_is_no_longer_configured_runs_on_there(file: Path) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    store.close()
+    other = [Pool("p", {"new": Backend("new", "http://n", 1, 1_000)}, drain=DRAIN)]
+    store = opened(file, some=other)
+    retired = store.pools()[0].backends["gpu-0"]
+    assert (retired.state, retired.streams) == (BackendState.DISABLED, 1)
+    assert acquire(store, "b").lease.backend == "new"
+    assert release(store, "a") is ReleaseOutcome.RELEASED and store.drift() == 0
+
+
+def test_after_a_reboot_ages_begin_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The monotonic clock of the journal's times is gone with the boot that it counted from."""
+    store = opened(file, now=50_000.0)
+    acquire(store, "a", 50_000.0)
+    acquire(store, "b", 50_000.0)
+    release(store, "b", 50_000.0, verdict=Verdict.TIMEOUT)
+    store.close()
+    other_boot = file.with_name("boot_id")
+    other_boot.write_text("another\n")
+    monkeypatch.setattr("control.stores.journal.BOOT_ID", other_boot)
+    store = opened(file, now=7.0)
+    store.tick(7.0)
+    assert [(lease.id, lease.granted_at) for lease in store.leases()] == [("a", 7.0)]
+
+
+def test_the_file_does_not_grow(file: Path) -> None:
+    store = opened(file)
+    for n in range(6_000):
+        acquire(store, f"lease-{n}")
+        release(store, f"lease-{n}")
+    size = sum(part.stat().st_size for part in file.parent.iterdir())
+    assert size < 4 * CHECKPOINT_PAGES * 4_096, size
+    store.close()
+    assert file.stat().st_size < 100_000
+
+
+def spoil(file: Path, how: str) -> None:
+    content = file.read_bytes()
+    match how:
+        case "noise":
+            file.write_bytes(os.urandom(len(content)))
+        case "truncated":
+            file.write_bytes(content[: len(content) // 2 + 100])
+        case "empty":
+            file.write_bytes(b"")
+        case "holes":
+            file.write_bytes(content[:4_096] + bytes(len(content) - 4_096))
+        case "other":
+            file.unlink()
+            sqlite3.connect(file).execute("CREATE TABLE other (a)")
+
+
+@pytest.mark.parametrize("how", ["noise", "truncated", "empty", "holes", "other"])
+def test_a_damaged_journal_grants_nothing_until_all_that_live_have_been_heard(
+    file: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    store.close()
+    spoil(file, how)
+    store = opened(file, now=100.0)
+    assert "journal_damaged" in caplog.text
+    assert file.with_name("journal.db.damaged").exists(), "it is kept for whoever looks into it"
+    refused = acquire(store, "b", 100.0 + TTL - 0.1)
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.ADMISSION_DOWN and 0 < refused.retry_after_s < 1
+    assert isinstance(acquire(store, "b", 100.0 + TTL), Granted)
+    store.close()
+    assert [lease.id for lease in opened(file).leases()] == ["b"]
+
+
+def test_a_first_start_does_not_wait(file: Path) -> None:
+    assert isinstance(acquire(opened(file, some=pools(decided_locally=True)), "a"), Granted)
+
+
+def test_pools_that_were_decided_elsewhere_meanwhile_settle_first(file: Path) -> None:
+    opened(file, some=pools(decided_locally=True)).close()
+    store = opened(file, some=pools(decided_locally=True))
+    assert acquire(store, "a").reason is Reason.ADMISSION_DOWN
+    assert isinstance(acquire(store, "a", 100.0 + TTL), Granted)
+
+
+def full_disk(file: Path) -> None:
+    """Nothing can be written beyond what is there."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    largest = max(part.stat().st_size for part in file.parent.iterdir())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
+
+
+def roomy_disk() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+def test_what_cannot_be_kept_is_not_granted(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    full_disk(file)
+    try:
+        for n in range(10_000):
+            refused = acquire(store, f"fill-{n}")
+            if isinstance(refused, Refused):
+                break
+            release(store, f"fill-{n}")
+        assert refused.reason is Reason.ADMISSION_DOWN
+        assert store.fault() and "cannot be written" in store.fault()
+        assert [lease.id for lease in store.leases()] == ["a"] and store.drift() == 0
+        assert store.totals().granted == store.totals().ended.total() + 1
+        assert release(store, "a") is ReleaseOutcome.RELEASED, "an end is an end all the same"
+        [backend] = store.pools()[0].backends.values()
+        with pytest.raises(StoreError):
+            store.adjust(backend, Limits(1, 1))
+        assert backend.limits == backend.configured
+    finally:
+        roomy_disk()
+    assert caplog.text.count("journal_failed") == 1, "said once, not with each request"
+    assert isinstance(acquire(store, "b"), Granted)
+    assert store.fault() is None and "journal_recovered" in caplog.text
+    store.close()
+    assert [lease.id for lease in opened(file).leases()] == ["b"], "the end of a was made up for"
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda file: spoil(file, "noise")])
+def test_a_journal_that_is_lost_under_a_running_service_is_written_anew(
+    file: Path, lose: Callable[[Path], None]
+) -> None:
+    store = opened(file)
+    [backend] = store.pools()[0].backends.values()
+    store.adjust(backend, Limits(2, 10_000))
+    acquire(store, "a")
+    lose(file)
+    assert isinstance(acquire(store, "b"), Granted | Refused)
+    store.close()
+    store = opened(file)
+    known = {lease.id for lease in store.leases()}
+    settles = isinstance(acquire(store, "c"), Refused)
+    assert "a" in known or settles, "known, or known to be unknown"
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not/there"):
+        opened(tmp_path / "not" / "there" / "journal.db")
+
+
+def test_a_cut_that_was_asked_for_is_not_a_change_to_keep(file: Path) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    [outcome] = store.apply(None, [Cut("a")], 100.0)
+    assert outcome is ReleaseOutcome.CUTTING
+    store.close()
+    assert [lease.id for lease in opened(file).leases()] == ["a"]
