@@ -198,6 +198,14 @@ local function exchange(http, batch, syncs)
     return body
 end
 
+-- Ends a stream. Where that takes more than one step the service says it again, a batch later.
+local function cut_off(entry)
+    if entry.killed and not entry.multiplexed then
+        cut.close_client(entry.request)
+    end
+    entry.killed = cut.close_engine(entry.request) or entry.killed
+end
+
 -- What the service wants of this worker.
 local function obey(body, syncs)
     if body.sync then
@@ -207,8 +215,7 @@ local function obey(body, syncs)
         for _, id in ipairs(body.cut) do
             local entry = leases.get(id)
             if entry and entry.request then
-                -- Where it cannot be done yet, the service says it again.
-                entry.killed = cut.cut(entry.request) or entry.killed
+                cut_off(entry)
             end
         end
     end

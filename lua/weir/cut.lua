@@ -1,5 +1,6 @@
 -- Ends a stream that runs, from outside its request: by closing the engine's connection, as if the
--- engine had died. nginx then ends the client's side, for HTTP/1.1 and HTTP/2 alike.
+-- engine had died. nginx then ends the client's side, for HTTP/1.1 and HTTP/2 alike. Where it does
+-- not look at the engine because the client reads nothing, the client's connection is closed.
 --
 -- nginx has no call for it. The connection is found through the first fields of its request
 -- structures, which have stood where they are since 0.8 (src/http/ngx_http_request.h and
@@ -67,8 +68,13 @@ local function engine_of(handle)
     return fd
 end
 
+-- Closes the client's connection of a request, and all else that goes over it.
+function _M.close_client(handle)
+    C.shutdown(handle.connection.fd, SHUT_RDWR)
+end
+
 -- Closes the engine's connection of a request; true, or nil and why not (yet).
-function _M.cut(handle)
+function _M.close_engine(handle)
     local fd, err = engine_of(handle)
     if not fd then
         return nil, err

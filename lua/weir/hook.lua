@@ -11,6 +11,7 @@ local share = require("weir.share")
 local stream = require("weir.stream")
 
 local find = string.find
+local http_version = ngx.req.http_version
 local tonumber = tonumber
 
 local METHODS = { POST = true, GET = true, HEAD = true }
@@ -58,6 +59,7 @@ local function proceed(entry, var)
     var.weir_scene = entry.scene
     var.weir_upstream = config.pools[entry.pool].backends[entry.backend].upstream
     entry.request = cut.handle()
+    entry.multiplexed = http_version() >= 2
     return reply(204)
 end
 

@@ -143,6 +143,13 @@ class Node:
         granted = self.metric("weir_leases_granted_total")
         assert granted == self.metric("weir_leases_ended_total")
 
+    def serves(self) -> bool:
+        """Whether nginx answers."""
+        try:
+            return requests.get(f"{self.url}/healthz", timeout=1).ok
+        except requests.RequestException:
+            return False
+
     # -- its processes -----------------------------------------------------------------------
 
     def pid(self, name: str) -> int:

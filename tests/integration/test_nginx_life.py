@@ -37,6 +37,95 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
     wait_for(lambda: len(node.workers("nginx")) == 2, 5)
 
 
+QA = {"X-Medical-Scene": "QA"}
+
+
+def streams(node: Node, count: int, frames: int) -> list[Client]:
+    clients = [
+        Client(node.port, timeout_s=60).post(chat_body(frames, gap_ms=50), headers=QA)
+        for _ in range(count)
+    ]
+    for client in clients:
+        assert client.head().status == 200
+    return clients
+
+
+def test_twenty_reloads_in_a_row_cut_and_leak_no_stream(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "2s"})
+    clients = streams(node, 25, frames=500)
+    for n in range(20):
+        reload(node)
+        time.sleep(0.5)
+        assert node.in_use()[0] == 25, f"reload {n}"
+    with Client(node.port) as rival:
+        assert rival.request(chat_body(1), headers=QA)[0].status == 429
+    for client in clients:
+        assert client.rest().endswith(b"data: [DONE]\n\n")
+        client.fin()
+    node.settled(2)
+    assert node.metric("weir_leases_ended_total", verdict="completed", witness="lua") == 25
+    wait_for(lambda: len(node.workers("nginx")) == 2, 10)
+    assert engine.stats()["peak"] == 25
+
+
+def test_all_workers_killed_at_once_leave_nothing_in_use(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "60s"})
+    node.tolerated = ("exited on signal",)
+    clients = streams(node, 20, frames=2_000)
+    for pid, number in zip(node.workers("nginx"), (signal.SIGKILL, signal.SIGSEGV), strict=True):
+        os.kill(pid, number)
+    wait_for(lambda: node.in_use()[0] == 0, 2)
+    assert node.metric("weir_leases_ended_total", verdict="lost", witness="session") == 20
+    clients += streams(node, 25, frames=20)
+    assert engine.stats()["peak"] == 25
+    for client in clients:
+        client.fin()
+    node.settled(2)
+
+
+def test_a_fast_stop_of_nginx_leaves_nothing_in_use(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """No log line, no log phase: casebook 6 b."""
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "60s"})
+    node.tolerated = ("left in connection", "aborting")
+    clients = streams(node, 10, frames=2_000)
+    os.kill(node.pid("nginx"), signal.SIGTERM)
+    wait_for(lambda: node.in_use()[0] == 0, 5)
+    for client in clients:
+        client.fin()
+    wait_for(lambda: node.serves(), 10)
+    node.settled(2)
+
+
+def test_a_stream_three_times_as_long_as_a_silent_session_lives_keeps_its_rival_out(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """Casebook 16 a, and a service that is stopped for a while."""
+    engine = start_engine()
+    node = start_node([engine.url], pool={"session_ttl": "3s"}, limits={"max_streams": 1})
+    [client] = streams(node, 1, frames=180)
+    refused = 0
+    while engine.stats()["active"] == 1:
+        with Client(node.port) as rival:
+            status = rival.request(chat_body(1), headers=QA)[0].status
+        if engine.stats()["active"] == 1:
+            assert status == 429
+            refused += 1
+        time.sleep(0.3)
+    assert refused > 20 and client.rest().endswith(b"data: [DONE]\n\n")
+    assert engine.stats()["peak"] == 1
+    client.fin()
+    node.settled(2)
+
+
 def test_an_abort_of_an_old_workers_stream_is_told(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
@@ -71,9 +160,11 @@ def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
 def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
+    """The third witness alone: the agent is stopped."""
     engine = start_engine()
     node = start_node([engine.url], pool={"session_ttl": "1s"})
     node.tolerated = ("exited on signal 9",)
+    os.kill(node.pid("agent"), signal.SIGSTOP)
     clients = [Client(node.port).post(chat_body(2_000, gap_ms=50)) for _ in range(12)]
     for client in clients:
         assert client.head().status == 200
@@ -86,6 +177,7 @@ def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
     time.sleep(1.2)
     assert node.in_use()[0] == 12 - mine
     assert node.metric("weir_leases_ended_total", verdict="lost", witness="session") == mine
+    os.kill(node.pid("agent"), signal.SIGCONT)
     for client in clients:
         client.fin()
     node.settled(1)

@@ -22,7 +22,7 @@ import pytest
 import requests
 
 from tests.harness.client import Client, Response, chat_body, error_of
-from tests.harness.node import WEIR, Engine, Node, wait_for
+from tests.harness.node import WEIR, Node, wait_for
 
 Start = Callable[..., Any]
 

@@ -229,9 +229,7 @@ def roomy_disk() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def test_what_cannot_be_kept_is_not_granted(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_kept_is_not_granted(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = opened(file)
     acquire(store, "a")
     full_disk(file)
