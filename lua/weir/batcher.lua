@@ -8,6 +8,7 @@
 local semaphore = require("ngx.semaphore")
 local cjson = require("cjson.safe")
 local client = require("weir.client")
+local clock = require("weir.clock")
 local config = require("weir.config")
 local cut = require("weir.cut")
 local leases = require("weir.leases")
@@ -15,12 +16,12 @@ local share = require("weir.share")
 
 local concat = table.concat
 local floor = math.floor
+local format = string.format
 local min = math.min
 local exiting = ngx.worker.exiting
 local log = ngx.log
-local now = ngx.now
+local now = clock.now
 local sleep = ngx.sleep
-local update_time = ngx.update_time
 local timer_at = ngx.timer.at
 local CRIT = ngx.CRIT
 
@@ -175,7 +176,7 @@ local function exchange(http, batch, syncs)
     for i, item in ipairs(batch) do
         local delay = ""
         if item.since then
-            delay = ',"delay_ms":' .. floor((now() - item.since) * 1000)
+            delay = format(',"delay_ms":%.2f', (now() - item.since) * 1000)
         end
         ops[i] = "{" .. item.fields .. delay .. "}"
     end
@@ -303,7 +304,6 @@ local function run(_)
         local batch = take()
         busy = #batch >= BUSY
         send(http, batch)
-        update_time()
         last_sent = now()
         if failures > 0 then
             sleep(RETRY_S[failures] or RETRY_S[#RETRY_S])
@@ -328,7 +328,7 @@ end
 
 -- Begins this worker's session and its loop.
 function _M.start()
-    session = concat({ config.node, "/", ngx.worker.pid(), "/", floor(now() * 1000) })
+    session = concat({ config.node, "/", ngx.worker.pid(), "/", floor(ngx.now() * 1000) })
     share.start()
     work = semaphore.new(0)
     local ok, err = timer_at(0, loop)

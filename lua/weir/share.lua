@@ -6,11 +6,12 @@
 -- may both refuse, but never both pass.
 
 local ffi = require("ffi")
+local clock = require("weir.clock")
 local config = require("weir.config")
 
 local C = ffi.C
 local floor = math.floor
-local now = ngx.now
+local now = clock.now
 
 ffi.cdef([[ int kill(int pid, int signal); ]])
 

@@ -182,6 +182,13 @@ class Node:
         assert not left, left
 
 
+def reload(node: Node) -> None:
+    """Have nginx read its configuration again; new workers serve when this returns."""
+    before = set(node.workers("nginx"))
+    os.kill(node.pid("nginx"), signal.SIGHUP)
+    wait_for(lambda: set(node.workers("nginx")) - before)
+
+
 def _words(process: psutil.Process) -> str:
     return " ".join(process.info["cmdline"] or [])
 

@@ -11,13 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.client import Client, chat_body
-from tests.harness.node import Engine, Node, wait_for
-
-
-def reload(node: Node) -> None:
-    before = set(node.workers("nginx"))
-    os.kill(node.pid("nginx"), signal.SIGHUP)
-    wait_for(lambda: set(node.workers("nginx")) - before)
+from tests.harness.node import Engine, Node, reload, wait_for
 
 
 def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
