@@ -4,8 +4,10 @@ Casebook 5, 6, 7.
 """
 
 import os
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -117,6 +119,32 @@ def test_a_stream_three_times_as_long_as_a_silent_session_lives_keeps_its_rival_
     assert refused > 20 and client.rest().endswith(b"data: [DONE]\n\n")
     assert engine.stats()["peak"] == 1
     client.fin()
+    node.settled(2)
+
+
+def test_a_worker_without_connections_left_refuses_in_words(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """Casebook 7: a stream takes two, and what cannot be had must not be a 500."""
+    engine = start_engine()
+    node = start_node([engine.url], limits={"max_streams": 100, "max_tokens": 1_000_000})
+    node.tolerated = ("worker_connections are not enough",)
+    conf = node.state / "nginx/nginx.conf"
+    text = re.sub(r"worker_connections \d+", "worker_connections 64", conf.read_text())
+    conf.write_text(text.replace("worker_processes 2", "worker_processes 1"))
+    reload(node)
+    wait_for(lambda: len(node.workers("nginx")) == 1)
+    clients = [Client(node.port) for _ in range(40)]
+    seen = Counter[int]()
+    for client in clients:
+        try:
+            seen[client.post(chat_body(2_000, gap_ms=50), headers=QA).head().status] += 1
+        except OSError:
+            seen[0] += 1
+    assert seen[200] > 15 and not set(seen) - {0, 200, 429, 503}, seen
+    assert node.in_use()[0] == seen[200] == engine.stats()["active"]
+    for client in clients:
+        client.fin()
     node.settled(2)
 
 
