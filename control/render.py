@@ -140,6 +140,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "budget_s": config.admission.budget,
         "heartbeat_s": min(LONGEST_HEARTBEAT_S, shortest_ttl / HEARTBEATS_A_TTL),
         "session_ttl_s": max(pool.session_ttl for pool in config.pools.values()),
+        "drain_s": max(pool.drain for pool in config.pools.values()),
         "max_body": config.nginx.max_body,
         "lua_release": config.nginx.lua_release,
         "unknown_size": config.estimate.unknown_size,

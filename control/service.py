@@ -72,7 +72,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
         self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)
         self.lock.take()
-        self.admission = build_admission(self.config)
+        self.admission = build_admission(self.config, self.lock.was_held)
         app = build_app(self.config, self.admission)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop
         # the world as often while thousands of leases come and go.

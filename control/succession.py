@@ -26,6 +26,8 @@ class DecisionLock:
         self._announcement = path.with_suffix(".successor")
         self._sleep = sleep
         self._file = path.open("a+")
+        self.was_held = path.stat().st_size > 0
+        """Whether somebody decided here before."""
 
     def take(self) -> None:
         """Announce this process, and wait until the holder has gone."""

@@ -18,11 +18,12 @@ JITTER = 0.25
 """Clients that were refused together come back spread over this part of their wait."""
 
 
-def build_admission(config: Config) -> Admission:
-    """The use cases over the configured store, with all that its journal holds.
-    :class:`control.stores.StoreError` where that cannot be used."""
+def build_admission(config: Config, has_predecessor: bool) -> Admission:
+    """The use cases over the configured store, with all that its journal holds; there must be
+    one where somebody decided here before. :class:`control.stores.StoreError` where it cannot
+    be used."""
     return Admission(
-        store=build_store(config),
+        store=build_store(config, has_predecessor),
         routes={route.path: route.pool for route in config.routes},
         estimate=build_estimate(config),
     )
@@ -39,7 +40,7 @@ def build_app(config: Config, admission: Admission) -> WsgiApp:
     return create_app(admission, urls, tokens)
 
 
-def build_store(config: Config) -> Store:
+def build_store(config: Config, has_predecessor: bool) -> Store:
     """The configured store with the configured pools."""
     pools = [
         Pool(
@@ -58,6 +59,7 @@ def build_store(config: Config) -> Store:
         config.journal,
         jitter=lambda: spread.uniform(1 - JITTER, 1 + JITTER),
         now=time.monotonic(),
+        expected=has_predecessor,
     )
 
 

@@ -52,11 +52,20 @@ class MemoryStore:
 
     @classmethod
     def journaled(
-        cls, pools: Iterable[Pool], path: Path, jitter: Callable[[], float], now: float
+        cls,
+        pools: Iterable[Pool],
+        path: Path,
+        jitter: Callable[[], float],
+        now: float,
+        expected: bool = False,
     ) -> "MemoryStore":
         """The store of a journal, with all that it holds. :class:`StoreError` where the file
-        cannot be used."""
+        cannot be used. ``expected``: it is no first start, and without a file something is lost.
+        """
         journal, saved = Journal.open(path, now)
+        if saved.first and expected:
+            log.critical("journal_missing file=%s", path)
+            saved = saved._replace(damaged=True)
         store = cls(pools, jitter, journal, saved, now)
         log.info("journal_read leases=%d limits=%d", len(saved.leases), len(saved.overrides))
         return store

@@ -44,18 +44,28 @@ local queue = {} -- { id, fields, [ready] or told, [since], [patient], [abandone
 local resting = {} -- semaphores that nobody waits for
 local work -- posted when the queue has something and the loop sleeps
 local idle = false
+local running = false
+local begin
 local session
 local failures = 0
 local timeouts = 0
 local sync_due = false
 local dropped = 0 -- releases that found no place since the service was last told: the log has them
 
-local function push(item)
-    queue[#queue + 1] = item
+-- Has the loop look at what there is to do. Where it has ended, for the worker is leaving and held
+-- nothing, it begins again: a connection that was open already may still bring a request.
+local function wake()
     if idle then
         idle = false
         work:post(1)
+    elseif not running then
+        begin()
     end
+end
+
+local function push(item)
+    queue[#queue + 1] = item
+    wake()
 end
 
 -- Queues a release of `id`, which waits for no answer. `fields`: the inside of its JSON object;
@@ -78,10 +88,7 @@ end
 -- Has the service told all that this worker holds, with the next batch.
 function _M.sync()
     sync_due = true
-    if idle then
-        idle = false
-        work:post(1)
-    end
+    wake()
 end
 
 -- Sends an operation and waits for its result: a table, or nil and why. After nil it may or may
@@ -284,8 +291,6 @@ local function await(last_sent)
     end
 end
 
-local loop
-
 local function run(_)
     local http = client.new(config.admission)
     local last_sent = 0
@@ -313,16 +318,22 @@ local function run(_)
 end
 
 -- Whatever the premature flag says: an exiting worker has releases to deliver.
-loop = function(premature)
+local function loop(premature)
     local ok, err = pcall(run, premature)
     if not ok then
         log(CRIT, "weir: batcher_failed error=", err)
     end
+    running = false
     if not finished() then
-        ok, err = timer_at(0, loop)
-        if not ok then
-            log(CRIT, "weir: batcher_stopped error=", err)
-        end
+        begin()
+    end
+end
+
+begin = function()
+    local ok, err = timer_at(0, loop)
+    running = ok
+    if not ok then
+        log(CRIT, "weir: batcher_stopped error=", err)
     end
 end
 
@@ -331,10 +342,7 @@ function _M.start()
     session = concat({ config.node, "/", ngx.worker.pid(), "/", floor(ngx.now() * 1000) })
     share.start()
     work = semaphore.new(0)
-    local ok, err = timer_at(0, loop)
-    if not ok then
-        log(CRIT, "weir: batcher_stopped error=", err)
-    end
+    begin()
 end
 
 return _M

@@ -68,7 +68,7 @@ local function granted(entry, result, var)
         entry, result.pool, result.backend, result.scene, result.tokens, result.grant
     )
     entry.patient = not result.tight
-    if share.counts(result.pool) and not share.hold(entry) then
+    if share.covers(result.pool) and not share.hold(entry) then
         stream.undo(entry)
         return refuse({
             reason = "streams_exhausted", status = 429, pool = result.pool, retry_after_ms = 1000,
@@ -80,7 +80,7 @@ end
 
 -- No answer of the service: what the pool's `when_down` says.
 local function undecided(entry, pool, asked_scene, bytes, var)
-    if not share.counts(pool) then
+    if not share.covers(pool) then
         stream.undo(entry)
         return refuse({ reason = "admission_down", pool = pool })
     end

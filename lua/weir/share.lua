@@ -38,20 +38,33 @@ local function is_alive(pid)
     return C.kill(pid, 0) == 0 or ffi.errno() == EPERM
 end
 
--- The slots of workers that live, the oldest first; what dead ones held is forgotten.
+-- Whether what slot `i` held is to be counted: its worker lives, or has just been found dead, and
+-- the engines may still be at what it held.
+local function counts(i)
+    local pid = dict:get("pid " .. i)
+    if not pid then
+        return false
+    end
+    if is_alive(pid) then
+        return true
+    end
+    dict:add("dead " .. i, now())
+    return now() - (dict:get("dead " .. i) or 0) <= config.drain_s
+end
+
+-- The slots that count, the oldest first.
 local function slots()
-    local alive, n = {}, 0
+    local all, n = {}, 0
     local from = dict:get("first") or 1
     for i = from, dict:get("slots") or 0 do
-        local pid = dict:get("pid " .. i)
-        if pid and is_alive(pid) then
+        if counts(i) then
             n = n + 1
-            alive[n] = i
+            all[n] = i
         elseif n == 0 then
             dict:set("first", i + 1)
         end
     end
-    return alive
+    return all
 end
 
 local function in_use(pool, backend, of)
@@ -75,15 +88,16 @@ local function limits(pool, backend)
     return own.max_streams, own.max_tokens, true
 end
 
--- This worker's slot, taken when it starts.
+-- This worker's slot, taken when it starts; and a look at who has died, for it may replace one.
 function _M.start()
     dict = ngx.shared.weir
     slot = dict:incr("slots", 1, 0)
     dict:set("pid " .. slot, ngx.worker.pid())
+    slots()
 end
 
 -- Whether the pool's streams are counted here.
-function _M.counts(pool)
+function _M.covers(pool)
     return config.pools[pool].local_share ~= nil
 end
 

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.harness.client import Client, Response, chat_body, error_of
-from tests.harness.node import Engine, Node, wait_for
+from tests.harness.node import Engine, Node, reload, wait_for
 
 LIMIT = 10
 POOL = {"when_down": "local", "session_ttl": "2s"}
@@ -35,7 +35,11 @@ def begin(node: Node, count: int, frames: int = 1_000) -> list[tuple[Client, Res
 
     def one() -> None:
         client = Client(node.port)
-        begun.append((client.post(chat_body(frames, gap_ms=40), headers=QA), client.head()))
+        try:
+            response = client.post(chat_body(frames, gap_ms=40), headers=QA).head()
+        except OSError:  # its worker was killed
+            return
+        begun.append((client, response))
 
     threads = [threading.Thread(target=one) for _ in range(count)]
     for thread in threads:
@@ -163,6 +167,7 @@ def test_what_a_killed_worker_held_is_not_counted_for_ever(node: Node, engine: E
             os.kill(pid, signal.SIGKILL)
         wait_for(lambda: engine.stats()["active"] == 0)
         wait_for(lambda: len(node.workers("nginx")) == 2)
+        time.sleep(0.3)  # the pool's drain
         meanwhile = begin(node, 12)
         assert statuses(meanwhile) == {200: LIMIT, 429: 2}
     leave(before + meanwhile)
@@ -191,4 +196,45 @@ def test_a_service_that_is_only_slow_at_times_never_makes_it_one_too_many(
     stop.set()
     pausing.join()
     assert served > 50 and engine.stats()["peak"] <= LIMIT
+    node.settled()
+
+
+def test_a_connection_that_was_open_before_a_reload_brings_its_request_after_it(
+    node: Node, engine: Engine
+) -> None:
+    """Its worker held nothing, and had ended its conversation with the service."""
+    late = Client(node.port)
+    time.sleep(0.2)
+    reload(node)
+    time.sleep(1.2)
+    assert late.post(chat_body(1_000, gap_ms=40), headers=QA).head().status == 200
+    wait_for(lambda: node.in_use()[0] == 1, 1)
+    late.fin()
+    node.settled()
+
+
+def test_a_killed_workers_engines_have_their_time_to_notice(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine("--step", "90ms")
+    node = start_node([engine.url], pool=POOL, limits=LIMITS)
+    node.tolerated = ("exited on signal 9",)
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            held.extend(begin(node, 3))
+
+    held: list[tuple[Client, Response]] = []
+    with paused(node):
+        held += begin(node, LIMIT)
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.3)
+        os.kill(node.workers("nginx")[0], signal.SIGKILL)
+        time.sleep(1)
+        stop.set()
+        asking.join()
+        assert engine.stats()["peak"] == LIMIT
+    leave(held)
     node.settled()

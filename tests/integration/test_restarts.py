@@ -297,8 +297,9 @@ def test_on_a_full_disk_nothing_is_granted_and_what_runs_goes_on(
     assert "journal_failed" in (node.state / "log/admission.log").read_text()
 
 
-def test_a_damaged_journal_is_honest_until_all_that_runs_is_known(
-    start_engine: Start, start_node: Start
+@pytest.mark.parametrize("how", ["damaged", "removed"])
+def test_a_lost_journal_is_honest_until_all_that_runs_is_known(
+    start_engine: Start, start_node: Start, how: str
 ) -> None:
     engine = start_engine()
     node = start_node([engine.url], pool={"session_ttl": "2s"}, limits={"max_streams": 2})
@@ -307,9 +308,10 @@ def test_a_damaged_journal_is_honest_until_all_that_runs_is_known(
     # Everything at once, so that no step is between the damage and the death.
     os.kill(arbiter, signal.SIGSTOP)
     kill_worker(node)
-    for part in node.state.glob("journal.db-*"):
+    for part in node.state.glob("journal.db*"):
         part.unlink()
-    (node.state / "journal.db").write_bytes(os.urandom(50_000))
+    if how == "damaged":
+        (node.state / "journal.db").write_bytes(os.urandom(50_000))
     os.kill(arbiter, signal.SIGCONT)
     wait_for(lambda: decides(node), 10)
     statuses = set()

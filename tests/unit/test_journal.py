@@ -206,6 +206,12 @@ def test_a_damaged_journal_grants_nothing_until_all_that_live_have_been_heard(
     assert [lease.id for lease in opened(file).leases()] == ["b"]
 
 
+def test_a_journal_that_is_missing_where_there_was_one_counts_as_damaged(file: Path) -> None:
+    store = MemoryStore.journaled(pools(), file, lambda: 1.0, 100.0, expected=True)
+    assert acquire(store, "a").reason is Reason.ADMISSION_DOWN
+    assert isinstance(acquire(store, "a", 100.0 + TTL), Granted)
+
+
 def test_a_first_start_does_not_wait(file: Path) -> None:
     assert isinstance(acquire(opened(file, some=pools(decided_locally=True)), "a"), Granted)
 
