@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup test check bench clean
+.PHONY: run setup test check bench chaos clean
 
 run: setup
 	$(BIN)/weir up --simulate
@@ -35,6 +35,12 @@ check: setup
 
 bench: setup
 	$(BIN)/python -m tests.bench
+
+# Faults at random for three times five minutes; `make chaos SEEDS=7 DURATION=1m` repeats one.
+SEEDS := 1 2 3
+DURATION := 5m
+chaos: setup
+	$(BIN)/python -m tests.chaos $(SEEDS:%=--seed %) --duration $(DURATION)
 
 clean:
 	rm -rf $(VENV) var build bench-results *.egg-info

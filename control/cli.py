@@ -51,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, run, about in (
         ("admission", _admission, "the admission service alone"),
+        ("agent", _agent, "the node's daemon alone"),
         ("check", _check, "validate the file and this machine"),
     ):
         command = commands.add_parser(name, help=about)
@@ -135,6 +136,12 @@ def _up(options: argparse.Namespace) -> int:
 def _admission(options: argparse.Namespace) -> int:
     load(options.config)  # faults are told here, in one place and form
     os.execv(sys.executable, [sys.executable, "-m", "control.service", str(options.config)])
+
+
+def _agent(options: argparse.Namespace) -> int:
+    from control.agent.daemon import run
+
+    return run(load(options.config))
 
 
 def _check(options: argparse.Namespace) -> int:

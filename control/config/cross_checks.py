@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from control.config.faults import Fault
@@ -15,6 +16,7 @@ def contradictions(raw: dict[Any, Any]) -> Iterator[Fault]:
     yield from _pool_faults(raw)
     yield from _listen_faults(raw)
     yield from _store_faults(_mapping(raw.get("admission")))
+    yield from _memory_faults(_mapping(raw.get("agent")))
     scenes = _mapping(raw.get("scenes"))
     outputs = scenes.get("expected_output", {"Record_Gen": 0, "QA": 0})
     default = scenes.get("default", "Record_Gen")
@@ -101,6 +103,18 @@ def _store_faults(admission: Mapping[Any, Any]) -> Iterator[Fault]:
             f"the memory store lives in one process, {workers} would each admit up to the "
             "limits: use 1",
         )
+
+
+def _memory_faults(agent: Mapping[Any, Any]) -> Iterator[Fault]:
+    marks = {
+        "memory_resume": agent.get("memory_resume", 0.80),
+        "memory_alarm": agent.get("memory_alarm", 0.85),
+        "memory_full": agent.get("memory_full", 0.92),
+    }
+    for (lower, low), (upper, up) in pairwise(marks.items()):
+        both = isinstance(low, int | float) and isinstance(up, int | float)
+        if both and not low < up:
+            yield Fault(f"agent.{upper}", f"{up} must be above agent.{lower}, which is {low}")
 
 
 def _is_loopback(place: str) -> bool:

@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from control.config.units import Address, Duration, Listen, Size
+from control.config.units import Address, Duration, Listen, Size, size_bytes
 
 MAX_TOKENS = 1_000_000_000
 MAX_WORKERS = 512
@@ -76,10 +76,32 @@ def _workers(value: object) -> object:
     raise ValueError(f"must be auto, or a whole number from 1 to {MAX_WORKERS}")
 
 
+def _memory_limit(value: object) -> object:
+    try:
+        size = value if value == "auto" else size_bytes(value)
+    except ValueError as exc:
+        raise ValueError("must be auto, or a size like 8g") from exc
+    if size == 0:
+        raise ValueError("must be auto, or a size like 8g")
+    return size
+
+
+def _webhook(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("must be a URL like https://alerts.example.org/hook")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Header = Annotated[str, AfterValidator(_header)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)]
 PositiveDuration = Annotated[Duration, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
@@ -128,6 +150,7 @@ class Nginx(Section):
     shutdown_timeout: PositiveDuration = 600.0
     error_level: Literal["info", "notice", "warn", "error", "crit"] = "crit"
     access_log: StrictBool = True
+    lua_release: StrictBool = True
 
 
 class Scenes(Section):
@@ -164,6 +187,8 @@ class Pool(Section):
 
     ``stall``: a client that reads nothing for so long is cut. ``silence``: an engine that sends
     nothing for so long is given up; long, for a long prefill (mission 000, section 3).
+    ``when_down``: what nginx does without an answer of the service; ``local`` admits up to
+    ``local_share`` of each limit, a fleet's nodes together at most 1.
     """
 
     backends: Annotated[tuple[Backend, ...], Field(min_length=1)]
@@ -173,6 +198,8 @@ class Pool(Section):
     silence: PositiveDuration = 180.0
     connect: PositiveDuration = 2.0
     pass_over: PositiveDuration = 5.0
+    when_down: Literal["refuse", "local"] = "refuse"
+    local_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     strip_headers: tuple[Header, ...] = ("X-Conversation-Id",)
 
 
@@ -194,6 +221,18 @@ class RefusalSection(Section):
     )
 
 
+class Agent(Section):
+    """The node's daemon. The memory's marks are shares of its limit (alarm: mission 000,
+    section 5)."""
+
+    memory_limit: Annotated[int | Literal["auto"], BeforeValidator(_memory_limit)] = "auto"
+    memory_alarm: Share = 0.85
+    memory_full: Share = 0.92
+    memory_resume: Share = 0.80
+    service_memory: Annotated[Size, Field(gt=0)] = 512 << 20
+    webhook: Annotated[str, AfterValidator(_webhook)] | None = None
+
+
 class Config(Section):
     """The whole file."""
 
@@ -208,6 +247,7 @@ class Config(Section):
     scenes: Scenes = Scenes()
     estimate: EstimateSection = EstimateSection()
     refusal: RefusalSection = RefusalSection()
+    agent: Agent = Agent()
     pools: Annotated[dict[Name, Pool], Field(min_length=1)]
     routes: Annotated[tuple[Route, ...], Field(min_length=1)] = (
         Route(path="/api/v1/chat/stream", pool="default"),
@@ -229,3 +269,8 @@ class Config(Section):
     def admission_socket(self) -> Path:
         """The data plane's Unix socket."""
         return self.state / "run" / "admission.sock"
+
+    @property
+    def journal(self) -> Path:
+        """The memory store's journal."""
+        return self.state / "journal.db"

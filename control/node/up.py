@@ -48,6 +48,8 @@ def _up(config: Config, config_file: Path, simulate: bool, nginx: Nginx) -> int:
     specs = [
         *(_simulators(config) if simulate else []),
         _admission(config, config_file),
+        # Stopped after nginx, whose last lines it tells of, and before the service.
+        _agent(config, config_file),
         _nginx(config, nginx.binary, conf),
     ]
     url = f"http://{_reachable(config.listen)}"
@@ -90,6 +92,19 @@ def _admission(config: Config, config_file: Path) -> Spec:
         fast=signal.SIGQUIT,
         ready=partial(_answers, url),
         leftovers=(config.state / "run" / "admission.pid",),
+    )
+
+
+def _agent(config: Config, config_file: Path) -> Spec:
+    pid_file = config.state / "run" / "agent.pid"
+    return Spec(
+        "agent",
+        [sys.executable, "-m", "control", "agent", "-c", str(config_file)],
+        config.state / "log" / "agent.log",
+        graceful=signal.SIGTERM,
+        fast=signal.SIGTERM,
+        ready=pid_file.exists,
+        leftovers=(pid_file,),
     )
 
 
