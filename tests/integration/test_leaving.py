@@ -205,4 +205,4 @@ def test_320_streams_of_one_worker_closed_at_once_while_the_service_is_slow(
             client.fin()
         time.sleep(1.5)
     node.settled(5)
-    assert node.metric("weir_leases_ended_total", verdict="client_abort", witness="lua") == 320
+    assert node.metric("weir_leases_ended_total", verdict="client_abort") == 320

@@ -97,7 +97,7 @@ def test_a_fast_stop_of_nginx_leaves_nothing_in_use(
     wait_for(lambda: node.in_use()[0] == 0, 5)
     for client in clients:
         client.fin()
-    wait_for(lambda: node.serves(), 10)
+    wait_for(node.serves, 10)
     node.settled(2)
 
 
