@@ -10,6 +10,7 @@ from control.core.verdict import Verdict, Witness
 
 LEASE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MAX_GRANT = 1 << 53
+"""The service takes no larger one."""
 CUT_STATUSES = ("499", "000")
 """nginx's own: the client left before the answer began."""
 DOUBTFUL = frozenset({Reason.ADMISSION_DOWN, Reason.NO_BACKEND})

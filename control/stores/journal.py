@@ -90,8 +90,14 @@ class Journal:
         journal = cls(path, create=True)
         return journal, Saved([], {}, journal._reserved, damaged=True)
 
-    def write(self, changes: Iterable[tuple[str, Lease | None]], next_grant: int) -> None:
-        """Keep leases as they are now; None for one that has ended. All or nothing."""
+    def write(
+        self,
+        changes: Iterable[tuple[str, Lease | None]],
+        next_grant: int,
+        is_probe: bool = False,
+    ) -> None:
+        """Keep leases as they are now; None for one that has ended. All or nothing.
+        ``is_probe``: write something even where nothing has changed."""
         gone, live = [], []
         for lease_id, lease in changes:
             if lease is None:
@@ -107,7 +113,7 @@ class Journal:
                 db.executemany(DELETE_LEASE, gone)
             if live:
                 db.executemany(PUT_LEASE, live)
-            if next_grant > reserved:
+            if is_probe or next_grant > reserved:
                 reserved = next_grant + GRANTS_AT_ONCE
                 db.execute(PUT_META, ("grants_reserved", reserved))
             db.execute("COMMIT")

@@ -77,7 +77,7 @@ class MemoryStore:
         if session is not None:
             ledger.heard(session, now)
         results = [apply(ledger, operation, now) for operation in operations]
-        if ledger.changed and not self._keep():
+        if (ledger.changed or self._fault) and not self._keep():
             return self._without_grants(operations, results)
         return results
 
@@ -139,6 +139,7 @@ class MemoryStore:
                 lambda journal: journal.write(
                     ((lease_id, live.get(lease_id)) for lease_id in ledger.changed),
                     ledger.next_grant,
+                    is_probe=self._fault is not None,
                 )
             )
         except StoreError as exc:
@@ -177,6 +178,7 @@ class MemoryStore:
                 case Acquire(), Granted(lease, repeated=False):
                     if self._ledger.leases.get(lease.id) is lease:
                         self._ledger.withdraw(lease)
+                        self._ledger.changed.discard(lease.id)
                     kept[n] = Refused(Reason.ADMISSION_DOWN, lease.pool, retry_after_s=RETRY_S)
         return kept
 

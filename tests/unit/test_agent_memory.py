@@ -475,8 +475,8 @@ for line in sys.stdin:
     assert master.stdin and master.stdout
     (tmp_path / "run" / "nginx.pid").write_text(str(master.pid))
     suspected = []
-    for n in range(130):
-        master.stdin.write("more\n" if n < 70 else "enough\n")
+    for n in range(85):
+        master.stdin.write("more\n" if n < 60 else "enough\n")
         master.stdin.flush()
         master.stdout.readline()
         subject.tick(n * WINDOW_S / 55, 0, streams=3)
