@@ -59,7 +59,7 @@ class DataPlane:
         for op in ops:
             if isinstance(op, wire.AcquireOp):
                 decided = True
-            elif isinstance(op, wire.ReleaseOp) and op.verdict is Verdict.CLIENT_ABORT:
+            elif isinstance(op, wire.ReleaseOp) and _is_first_told_abort(op):
                 self._observe_abort(op.delay_ms / 1_000 + took)
         if decided:
             self._observe(took)
@@ -103,6 +103,11 @@ class DataPlane:
             ) from exc
         outcome = self._admission.release(lease_id, verdict, Witness.GATEWAY)
         resp.data = wire.encode(wire.ReleasedResult(outcome))
+
+
+def _is_first_told_abort(op: wire.ReleaseOp) -> bool:
+    # The log says it once more, later.
+    return op.verdict is Verdict.CLIENT_ABORT and op.witness is Witness.LUA
 
 
 def refusal(refused: Refused) -> falcon.HTTPError:

@@ -49,13 +49,23 @@ class Causes:
         return cause
 
     def of(self, outcome: Outcome) -> str | None:
-        """What explains an outcome: a fault, or ``plan``; None where nothing does."""
+        """What explains an outcome: the latest fault that can, or ``plan``; None where nothing
+        does."""
         if outcome.kind in PLANNED or outcome.what in CONTENDED:
             return "plan"
         if outcome.kind is Kind.BROKEN:
             return None
         with self._lock:
-            return next((cause.fault for cause in self._all if cause.reaches(outcome)), None)
+            reaching = [cause for cause in self._all if cause.reaches(outcome)]
+        return max(reaching, key=lambda cause: cause.at).fault if reaching else None
+
+    def withdraw(self, fault: str, now: float) -> None:
+        """The fault found nothing to hit: what lasts of it ends, but for what was asked of the
+        admin plane by id, which may have been done."""
+        with self._lock:
+            for cause in self._all:
+                if cause.fault == fault and cause.ids is None:
+                    cause.until = min(cause.until, now)
 
     def near(self, at: float, seconds: float = 3.0) -> list[str]:
         """The faults that lasted at a moment, or shortly before."""

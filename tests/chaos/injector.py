@@ -1,5 +1,6 @@
 """Does what the plan says, whatever kind of fault it is."""
 
+import time
 from collections.abc import Collection
 
 import psutil
@@ -29,12 +30,19 @@ class Injector:
     def inject(self, event: Event) -> str:
         """Do one; what was done, in words. :class:`Missed` where it could not be."""
         try:
+            return self._do(event)
+        except Missed:
+            self._scene.causes.withdraw(str(event), time.monotonic())
+            raise
+
+    def end(self) -> None:
+        """Undo at once what still lasts."""
+        self._scene.over.set()
+
+    def _do(self, event: Event) -> str:
+        try:
             return self._faults[event.fault](event)
         except (ProcessLookupError, FileNotFoundError, ValueError, psutil.NoSuchProcess) as exc:
             raise Missed(f"it was gone: {exc}") from exc
         except requests.RequestException as exc:
             raise Missed(f"the admin plane was away: {type(exc).__name__}") from exc
-
-    def end(self) -> None:
-        """Undo at once what still lasts."""
-        self._scene.over.set()

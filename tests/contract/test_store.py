@@ -26,7 +26,6 @@ from control.stores import MemoryStore, Store
 TTL, DRAIN = 15.0, 0.1
 
 
-
 def journaled(pools: list[Pool]) -> Store:
     folder = tempfile.TemporaryDirectory()
     store = MemoryStore.journaled(pools, Path(folder.name) / "j.db", lambda: 1.0, 0.0)

@@ -97,6 +97,16 @@ def test_a_fault_explains_whom_it_reached_and_while_it_lasted(
     assert causes.of(outcome(Kind.SILENT, port=7, request_id="mine")) is None
 
 
+def test_a_fault_that_found_nothing_explains_nothing_that_comes_later() -> None:
+    causes = Causes()
+    causes.add("#1 nginx-kill", ("cut",), at=5.0)
+    causes.add("#2 nginx-kill", ("cut",), at=8.0, until=11.0)
+    causes.withdraw("#1 nginx-kill", 6.0)
+    assert causes.of(outcome(Kind.CUT)) == "#2 nginx-kill"
+    causes.withdraw("#2 nginx-kill", 9.0)
+    assert causes.of(outcome(Kind.CUT)) is None
+
+
 # -- answers -----------------------------------------------------------------------------------
 
 
