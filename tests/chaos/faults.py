@@ -72,12 +72,17 @@ class Faults:
         began = time.monotonic()
         while time.monotonic() < began + RECOVERS_S:
             if not self._is_there(*replaced) and _answers(url):
-                took = time.monotonic() - began
-                cause.until = began + took + AFTERMATH_S + SESSION_TTL_S  # a pool may settle
-                return f"back after {took:.1f} s"
+                now = time.monotonic()
+                cause.until = now + AFTERMATH_S + (SESSION_TTL_S if self._settles(now) else 0)
+                return f"back after {now - began:.1f} s"
             time.sleep(0.05)
         self._scene.problems.append(f"{event}: {url} gave no answer for {RECOVERS_S:g} s")
         return "not back"
+
+    def _settles(self, now: float) -> bool:
+        """Whether a service that begins may have to hear first what runs."""
+        lately = self._causes.near(now, RECOVERS_S)
+        return self._scene.bed.local or any("journal" in fault for fault in lately)
 
     def _is_there(self, service: str, pid: int) -> bool:
         """Whether a process is still one of a service's, or none is yet."""

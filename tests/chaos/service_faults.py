@@ -16,8 +16,9 @@ class ServiceFaults(Faults):
         self.by_name = {
             "service-kill": self._kill_worker,
             "service-stop": self._stop_worker,
-            "arbiter-kill": lambda event: self._signal_arbiter(event, signal.SIGKILL),
-            "arbiter-reload": lambda event: self._signal_arbiter(event, signal.SIGHUP),
+            "arbiter-kill": lambda event: self._signal_arbiter(event, signal.SIGKILL, SERVICE_AWAY),
+            # The old worker answers until the new one does: nobody may notice.
+            "arbiter-reload": lambda event: self._signal_arbiter(event, signal.SIGHUP, ()),
             "journal-remove": self._remove_journal,
             "journal-lose": self._lose_journal,
             "agent-kill": self._kill_agent,
@@ -37,10 +38,12 @@ class ServiceFaults(Faults):
         self._hold(event, pid, cause)
         return f"worker {pid}"
 
-    def _signal_arbiter(self, event: Event, number: signal.Signals) -> str:
+    def _signal_arbiter(
+        self, event: Event, number: signal.Signals, explains: tuple[str, ...]
+    ) -> str:
         pid = self._node.pid("admission")
         worker = one_of(event, self._node.workers("admission"))
-        cause = self._causes.add(str(event), SERVICE_AWAY, time.monotonic())
+        cause = self._causes.add(str(event), explains, time.monotonic())
         os.kill(pid, number)
         back = self._recovered(event, cause, self._ready_url, ("admission", worker))
         return f"arbiter {pid}, {back}"
@@ -50,6 +53,8 @@ class ServiceFaults(Faults):
         for name in names:
             (self._node.state / name).unlink(missing_ok=True)
         self._scene.limits.forget()  # where the service dies before it notices
+        now = time.monotonic()
+        self._causes.add(str(event), (), now, until=now)  # nobody may notice
         return " and ".join(names)
 
     def _lose_journal(self, event: Event) -> str:
