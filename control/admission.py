@@ -21,7 +21,7 @@ from control.core.operation import (
 )
 from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
-from control.core.verdict import Verdict, Witness
+from control.core.verdict import Phase, Verdict, Witness
 from control.stores.base import Store
 
 OWN_PAUSE_S = 1.0
@@ -83,6 +83,8 @@ class Admission:
         self._nodes: dict[str, Node] = {}
         self.outcomes: Counter[tuple[str, str, str]] = Counter()
         """Requests by (pool, scene, outcome): ``granted`` or a refusal's reason."""
+        self.aborts: Counter[Phase] = Counter()
+        """Clients that left, by how far their streams had come."""
         self.dropped = 0
         """Releases that found no place in their gateways."""
 

@@ -11,11 +11,20 @@ from pathlib import Path
 from control.config import Config, Fault
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
-from control.render import SPARE_DESCRIPTORS, render, worker_count
+from control.render import (
+    CLIENT_SEND_BUFFER,
+    PROXY_BUFFER,
+    SPARE_DESCRIPTORS,
+    render,
+    worker_count,
+)
 
 UNIX_PATH_MAX = 107
 """Bytes of a Unix socket's path on Linux, without the closing zero."""
 SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
+TCP_RMEM = Path("/proc/sys/net/ipv4/tcp_rmem")
+TCP_WMEM = Path("/proc/sys/net/ipv4/tcp_wmem")
+SYSCTLS = "ansible/roles/host/files/60-weir.conf"
 BACKLOG = 4096
 """What nginx and the service ask for; the kernel cuts it to somaxconn."""
 
@@ -28,10 +37,31 @@ def check(config: Config) -> int:
         faults += machine_faults(config)
     for fault in faults:
         print(fault, file=sys.stderr)
+    print(worst_case())
     if faults:
         return 1
     print("weir check: configuration and machine are sound")
     return 0
+
+
+def worst_case() -> str:
+    """What a client that reads nothing makes this machine hold, in numbers.
+
+    Sockets grow to the third of the kernel's values; an engine on this machine or one with the
+    same settings has its own on top.
+    """
+    from_engine = _largest(TCP_RMEM) + _largest(TCP_WMEM)
+    for_client = 2 * CLIENT_SEND_BUFFER + PROXY_BUFFER
+    return (
+        f"weir check: a client that reads nothing holds up to {for_client >> 10} KB in nginx and "
+        f"its socket; its engine is blocked after up to {(for_client + from_engine) >> 10} KB "
+        f"(net.ipv4.tcp_rmem and tcp_wmem; with {SYSCTLS}: 256 KB)"
+    )
+
+
+def _largest(sysctl: Path) -> int:
+    """The third of the kernel's values of a socket's buffer: what it may grow to."""
+    return int(sysctl.read_text().split()[2]) if sysctl.exists() else 0
 
 
 def machine_faults(config: Config) -> Iterator[Fault]:

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--simulate", action="store_true", help="start an engine simulator for each engine"
     )
+    up.add_argument("--demo", action="store_true", help="serve a chat page at /")
     up.set_defaults(run=_up)
 
     for name, run, about in (
@@ -121,7 +122,7 @@ def _up(options: argparse.Namespace) -> int:
         print("weir: -c goes without --engine, --listen, --admin and --state", file=sys.stderr)
         return 2
     if options.config:
-        return up(load(options.config), options.config.absolute(), options.simulate)
+        return up(load(options.config), options.config.absolute(), options.simulate, options.demo)
     if not options.engine and not options.simulate:
         print("weir: say what to start: -c weir.yml, --engine URL or --simulate", file=sys.stderr)
         return 2
@@ -130,7 +131,7 @@ def _up(options: argparse.Namespace) -> int:
     config.state.mkdir(parents=True, exist_ok=True)
     file = config.state / "weir.yml"
     file.write_text(f"# Written by weir up from its command line.\n{text}")
-    return up(config, file, options.simulate)
+    return up(config, file, options.simulate, options.demo)
 
 
 def _admission(options: argparse.Namespace) -> int:

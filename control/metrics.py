@@ -86,6 +86,12 @@ class LedgerCollector(Collector):
         for (verdict, witness), count in totals.ended.items():
             ended.add_metric([verdict, witness], count)
         yield ended
+        aborts = CounterMetricFamily(
+            "weir_client_aborts", "Clients that left, by how far they had come", labels=["phase"]
+        )
+        for phase, count in self._admission.aborts.items():
+            aborts.add_metric([phase], count)
+        yield aborts
         idle = CounterMetricFamily(
             "weir_releases_idle",
             "Releases that changed nothing, by what they met and who sent them",

@@ -8,4 +8,5 @@ _checkout = Path(__file__).resolve().parent.parent
 _base = _checkout if (_checkout / "lua" / "weir").is_dir() else Path(sys.prefix) / "share" / "weir"
 
 TEMPLATES = _base / "nginx"
+WWW = TEMPLATES / "www"
 LUA = _base / "lua"

@@ -10,6 +10,7 @@ import os
 import pwd
 import resource
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,10 @@ from urllib.parse import urlsplit
 
 import jinja2
 
-from control.config import Backend, Config, Pool
+from control.config import Backend, Config, Pool, Route
 from control.config.units import clock_text
 from control.nginx import Nginx, NginxError, test_configuration
-from control.places import LUA, TEMPLATES
+from control.places import LUA, TEMPLATES, WWW
 
 OWN_HEADERS = (
     "X-Weir-Backend", "X-Weir-Estimate", "X-Weir-Grant", "X-Weir-Lease", "X-Weir-Pool",
@@ -42,9 +43,17 @@ KEEPALIVE_CONNECTIONS = 64
 """Idle connections that a worker keeps to an engine: more than its usual limit of 25 streams."""
 
 
-def render(config: Config, nginx: Nginx, folder: Path | None = None) -> Path:
+CLIENT_SEND_BUFFER = 24 << 10
+"""Bytes that wait in the kernel for a client; it reserves twice as much for them."""
+PROXY_BUFFER = 8 << 10
+"""nginx's own buffer between an engine and a client; an engine's response head must fit."""
+CLIENT_RECEIVE_BUFFER = 1 << 20
+"""20 MB in 2 s over a link of 100 ms."""
+
+
+def render(config: Config, nginx: Nginx, folder: Path | None = None, demo: bool = False) -> Path:
     """Write nginx's configuration to a folder, by default the state directory's ``nginx``, and
-    return its main file.
+    return its main file. With ``demo`` it serves the chat page.
 
     The new files are tested with ``nginx -t`` beside the old ones and take their place only
     when they are sound, so a broken template never reaches a running nginx.
@@ -55,10 +64,10 @@ def render(config: Config, nginx: Nginx, folder: Path | None = None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
     try:
-        _write(staged, variables(config, nginx, staged))
+        _write(staged, variables(config, nginx, staged, demo))
         if fault := test_configuration(nginx, staged / "nginx.conf"):
             raise NginxError(f"nginx refuses the rendered configuration: {fault}")
-        _write(staged, variables(config, nginx, target))
+        _write(staged, variables(config, nginx, target, demo))
         staged.chmod(0o755)
         target.mkdir(exist_ok=True)
         for file in staged.iterdir():
@@ -68,7 +77,7 @@ def render(config: Config, nginx: Nginx, folder: Path | None = None) -> Path:
     return target / "nginx.conf"
 
 
-def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
+def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> dict[str, Any]:
     """What the templates are rendered with; ``conf`` is the folder they will stand in."""
     nofile = _descriptor_limit()
     pools = {name: _pool(pool) for name, pool in config.pools.items()}
@@ -87,6 +96,7 @@ def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
         "log": str(config.state / "log"),
         "tmp": str(config.state / "tmp"),
         "lua": str(LUA),
+        "www": str(WWW) if demo else None,
         "variables": LUA_VARIABLES,
         "own_headers": OWN_HEADERS,
         "keepalive_connections": KEEPALIVE_CONNECTIONS,
@@ -102,7 +112,11 @@ def variables(config: Config, nginx: Nginx, conf: Path) -> dict[str, Any]:
             for pool_name, pool in config.pools.items()
             for backend in pool.backends
         ],
-        "routes": [{"path": r.path, "pool": pools[r.pool]} for r in config.routes],
+        "proxy_buffer": PROXY_BUFFER,
+        "routes": [
+            {"path": r.path, "pool": pools[r.pool], "heartbeat": r.heartbeat is not None}
+            for r in config.routes
+        ],
         "lua_config": _lua_config(config),
     }
 
@@ -149,20 +163,29 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "default_scene": config.scenes.default,
         "scene_variable": "http_" + config.scenes.header.lower().replace("-", "_"),
         "message": config.refusal.message,
-        "routes": {r.path: {"pool": r.pool, "stream": r.stream} for r in config.routes},
+        "routes": {r.path: _lua_route(r) for r in config.routes},
         "pools": {name: _lua_pool(name, pool) for name, pool in config.pools.items()},
     }
+
+
+def _lua_route(route: Route) -> dict[str, Any]:
+    beat = {"heartbeat_s": route.heartbeat} if route.heartbeat else {}
+    return {"pool": route.pool, "stream": route.stream, **beat}
 
 
 def _lua_pool(name: str, pool: Pool) -> dict[str, Any]:
     share = {"local_share": pool.local_share} if pool.when_down == "local" else {}
     return {
         "drain_s": pool.drain,
+        "connect_ms": round(pool.connect * 1_000),
+        "silence_s": pool.silence,
+        "stall_s": pool.stall,
         "backends": {
             backend.name: {
                 "upstream": _target(name, backend),
                 "max_streams": backend.max_streams,
                 "max_tokens": backend.max_tokens,
+                "address": _address(backend),
             }
             for backend in pool.backends
         },
@@ -199,10 +222,37 @@ def _upstream(pool_name: str, backend: Backend) -> str:
     return f"weir.{pool_name}.{backend.name}"
 
 
+def _address(backend: Backend) -> dict[str, Any]:
+    """Where Lua connects to an engine: like nginx, it looks a name up once."""
+    url = urlsplit(backend.url)
+    name, port = str(url.hostname), url.port
+    return {
+        "host": _look_up(name),
+        "port": port,
+        "name": name,
+        "tls": url.scheme == "https",
+    }
+
+
+def _look_up(name: str) -> str:
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except socket.gaierror as exc:
+        raise NginxError(f"the engine's name {name} cannot be looked up: {exc.strerror}") from exc
+    family, *_, place = min(found, key=lambda each: each[0])  # IPv4 where it has both
+    return f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0])
+
+
 def _listens(config: Config, nginx: Nginx) -> list[str]:
     # reuseport: the kernel spreads connections evenly; else one worker may take most of a burst
     # and run out of descriptors while the other idles.
-    options = "reuseport backlog=4096"
+    # sndbuf: what a client does not read must not gather in the kernel, but press back to the
+    # engine (mission 002). rcvbuf: uploads over a slow link need a window of their own.
+    # so_keepalive: a client that has vanished in a pause is found after 30 s.
+    options = (
+        f"reuseport backlog=4096 sndbuf={CLIENT_SEND_BUFFER >> 10}k "
+        f"rcvbuf={CLIENT_RECEIVE_BUFFER >> 10}k so_keepalive=15s:5s:3"
+    )
     http2 = "" if nginx.has_http2_directive else " http2"
     listens = [f"{config.listen} {options}"]
     if config.listen_h2c:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.harness.node import Engine, Node
+from tests.harness.scripted import Scripted
 
 
 @pytest.fixture
@@ -36,6 +37,20 @@ def start_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
     for node in nodes:
         if node.process.poll() is None:
             node.stop()
+
+
+@pytest.fixture
+def play(start_node: Callable[..., Node]) -> Iterator[Callable[..., tuple[Node, Scripted]]]:
+    """A node before an engine that plays what it is told."""
+    engines: list[Scripted] = []
+
+    def start(*parts: bytes | float, reads: bool = True, **settings: Any) -> tuple[Node, Scripted]:
+        engines.append(Scripted(*parts, reads=reads))
+        return start_node([engines[-1].url], **settings), engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.stop()
 
 
 @pytest.fixture(scope="module")

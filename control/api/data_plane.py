@@ -61,6 +61,8 @@ class DataPlane:
                 decided = True
             elif isinstance(op, wire.ReleaseOp) and _is_first_told_abort(op):
                 self._observe_abort(op.delay_ms / 1_000 + took)
+                if op.phase:
+                    self._admission.aborts[op.phase] += 1
         if decided:
             self._observe(took)
 

@@ -12,7 +12,7 @@ from control.core.ledger import Held
 from control.core.node import MemoryState
 from control.core.operation import Operation, Release, Reroute, Result, Sync, Synced
 from control.core.pool import BackendState
-from control.core.verdict import Verdict, Witness
+from control.core.verdict import Phase, Verdict, Witness
 
 MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
@@ -53,13 +53,15 @@ class RerouteOp(Struct, tag="reroute", tag_field="op"):
 
 
 class ReleaseOp(Struct, tag="release", tag_field="op"):
-    """``delay_ms``: how long ago the gateway saw the end."""
+    """``delay_ms``: how long ago the gateway saw the end. ``phase``: of a client that left, how
+    far its stream had come."""
 
     id: LeaseId
     verdict: Verdict
     witness: Witness = Witness.LUA
     grant: Grant | None = None
     delay_ms: Annotated[float, Meta(ge=0, le=MAX_DELAY_MS)] = 0.0
+    phase: Phase | None = None
 
 
 class HeldLease(Struct):

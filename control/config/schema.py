@@ -205,11 +205,13 @@ class Pool(Section):
 
 class Route(Section):
     """A path that clients post to. ``stream``: whether its refusals are event-stream frames
-    for a client that does not say what it accepts."""
+    for a client that does not say what it accepts. ``heartbeat``: an engine that is silent for
+    so long is covered up for with a comment."""
 
     path: Annotated[str, AfterValidator(_path)]
     pool: Name
     stream: StrictBool = True
+    heartbeat: PositiveDuration | None = None
 
 
 class RefusalSection(Section):

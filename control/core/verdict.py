@@ -28,6 +28,15 @@ class Verdict(StrEnum):
 _FREED_BY_THE_ENGINE = frozenset({Verdict.COMPLETED, Verdict.UPSTREAM_ERROR})
 
 
+class Phase(StrEnum):
+    """How far a stream had come when its client left."""
+
+    ASKING = "asking"
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    STREAM = "stream"
+
+
 class Witness(StrEnum):
     """Who reported the end. The first one counts; the others change nothing."""
 

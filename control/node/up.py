@@ -22,13 +22,14 @@ from control.render import render
 PROBE_TIMEOUT_S = 1.0
 
 
-def up(config: Config, config_file: Path, simulate: bool) -> int:
-    """Run the node until told to stop; prints ``weir: ready URL`` when it would serve."""
+def up(config: Config, config_file: Path, simulate: bool, demo: bool = False) -> int:
+    """Run the node until told to stop; prints ``weir: ready URL`` when it would serve. With
+    ``demo`` it has the chat page at ``/``."""
     if faults := list(fatal_faults(config)):
         raise ConfigError(str(config_file), faults)
     nginx = find_nginx(config.nginx.binary)
     with _alone_in(config.state):
-        return _up(config, config_file, simulate, nginx)
+        return _up(config, config_file, simulate, demo, nginx)
 
 
 @contextmanager
@@ -43,8 +44,8 @@ def _alone_in(state: Path) -> Iterator[None]:
         yield
 
 
-def _up(config: Config, config_file: Path, simulate: bool, nginx: Nginx) -> int:
-    conf = render(config, nginx)
+def _up(config: Config, config_file: Path, simulate: bool, demo: bool, nginx: Nginx) -> int:
+    conf = render(config, nginx, demo=demo)
     specs = [
         *(_simulators(config) if simulate else []),
         _admission(config, config_file),
@@ -57,6 +58,8 @@ def _up(config: Config, config_file: Path, simulate: bool, nginx: Nginx) -> int:
     def ready() -> None:
         print(f"weir: ready {url}", flush=True)
         print(_first_request(url, config), file=sys.stderr, flush=True)
+        if demo:
+            print(f"page: {url}/", file=sys.stderr, flush=True)
 
     return Supervisor(specs, say).run(ready)
 
@@ -119,7 +122,9 @@ def _nginx(config: Config, binary: Path, conf: Path) -> Spec:
         graceful=signal.SIGQUIT,
         fast=signal.SIGTERM,
         ready=partial(_answers, url),
-        leftovers=(config.state / "run" / "reroute.sock", config.state / "run" / "nginx.pid"),
+        leftovers=tuple(
+            config.state / "run" / name for name in ("reroute.sock", "relay.sock", "nginx.pid")
+        ),
     )  # fmt: skip
 
 

@@ -10,9 +10,9 @@ local cjson = require("cjson.safe")
 local client = require("weir.client")
 local clock = require("weir.clock")
 local config = require("weir.config")
-local cut = require("weir.cut")
 local leases = require("weir.leases")
 local share = require("weir.share")
+local sockets = require("weir.sockets")
 
 local concat = table.concat
 local floor = math.floor
@@ -209,9 +209,9 @@ end
 -- Ends a stream. Where that takes more than one step the service says it again, a batch later.
 local function cut_off(entry)
     if entry.killed and not entry.multiplexed then
-        cut.close_client(entry.request)
+        sockets.close_client(entry.request)
     end
-    entry.killed = cut.close_engine(entry.request) or entry.killed
+    entry.killed = sockets.close_engine(entry.request) or entry.killed
 end
 
 -- What the service wants of this worker.

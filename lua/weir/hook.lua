@@ -5,14 +5,16 @@
 local cjson = require("cjson.safe")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
-local cut = require("weir.cut")
 local leases = require("weir.leases")
 local share = require("weir.share")
+local sockets = require("weir.sockets")
 local stream = require("weir.stream")
 
 local find = string.find
 local http_version = ngx.req.http_version
 local tonumber = tonumber
+
+local VANISHED_S = 30 -- a client that acknowledges nothing for so long has vanished
 
 local METHODS = { POST = true, GET = true, HEAD = true }
 local BODILESS = { GET = true, HEAD = true }
@@ -58,7 +60,11 @@ end
 local function proceed(entry, var)
     var.weir_scene = entry.scene
     var.weir_upstream = config.pools[entry.pool].backends[entry.backend].upstream
-    entry.request = cut.handle()
+    local request = sockets.handle()
+    local stall_s = config.pools[entry.pool].stall_s
+    -- A client that reads nothing, but is there, is for `stall` to judge.
+    sockets.give_up_after(request, stall_s > VANISHED_S and stall_s or VANISHED_S)
+    entry.request = request
     entry.multiplexed = http_version() >= 2
     return reply(204)
 end

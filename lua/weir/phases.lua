@@ -4,6 +4,7 @@
 local hook = require("weir.hook")
 local leases = require("weir.leases")
 local refusal = require("weir.refusal")
+local relay = require("weir.relay")
 local stream = require("weir.stream")
 
 local log = ngx.log
@@ -42,6 +43,7 @@ _M.acquire = closed("acquire", hook.acquire)
 _M.reroute = closed("reroute", hook.reroute)
 _M.body = guarded("body", stream.body)
 _M.log = guarded("log", stream.log)
+_M.relay = guarded("relay", relay.relay)
 _M.refused = guarded("refused", refusal.refused)
 _M.failed = guarded("failed", refusal.failed)
 _M.invalid = guarded("invalid", refusal.invalid)

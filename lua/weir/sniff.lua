@@ -3,6 +3,7 @@
 
 local byte = string.byte
 local find = string.find
+local match = string.match
 local sub = string.sub
 
 local PREFIX = 64 -- bytes of a line that are enough to know it
@@ -11,7 +12,7 @@ local D, E, N, BRACE, BRACKET = 100, 101, 110, 123, 91
 
 local _M = {}
 
--- A fresh state: { events, terminated, failed }.
+-- A fresh state: { events, terminated, failed, [told] }.
 function _M.new()
     return { events = 0, terminated = false, failed = false, line = "", data = false }
 end
@@ -52,6 +53,17 @@ local function is_error(text, at)
         or member(text, at, "type", '"error"')
 end
 
+-- Failures that a hop of ours told of, by the beginning of their frame.
+local OURS = '{"error":{"code":"'
+local TOLD = { upstream_truncated = true, timeout = true }
+
+local function told(text, at)
+    if sub(text, at, at + #OURS - 1) == OURS then
+        local code = match(text, "^[%l_]+", at + #OURS)
+        return code and TOLD[code] and code
+    end
+end
+
 local function data_line(state, text, at, last)
     state.data = true
     at = skip_blank(text, at)
@@ -65,6 +77,7 @@ local function data_line(state, text, at, last)
         end
     elseif c == BRACE and is_error(text, at + 1) then
         state.failed = true
+        state.told = told(text, at) or state.told
     end
 end
 
@@ -108,6 +121,11 @@ function _M.feed(state, chunk)
     end
     -- Of a line that goes on, its beginning is kept and its length is not.
     state.line = sub(text, first, first + PREFIX - 1)
+end
+
+-- Whether what has passed ends with an event, so that another may follow.
+function _M.between_events(state)
+    return state.line == "" and not state.data
 end
 
 -- The stream is over: a last line without a line feed counts too.

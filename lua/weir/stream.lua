@@ -5,13 +5,27 @@
 
 local batcher = require("weir.batcher")
 local config = require("weir.config")
+local frames = require("weir.frames")
 local leases = require("weir.leases")
 local share = require("weir.share")
 local sniff = require("weir.sniff")
+local sockets = require("weir.sockets")
 
 local find = string.find
+local now = ngx.now
+
+local NEARLY = 0.95 -- of a time limit: nginx's clock goes by milliseconds, ours by its events
 
 local _M = {}
+
+-- How far the stream had come when its client left.
+local function phase(entry)
+    if not entry.pool then
+        return "asking"
+    end
+    -- Comments are not a first byte.
+    return entry.passed and (not entry.seen or entry.seen.events > 0) and "stream" or "prefill"
+end
 
 local function release(entry, verdict)
     if entry.counted then
@@ -24,7 +38,8 @@ local function release(entry, verdict)
     local abort = verdict == "client_abort"
     batcher.tell(
         entry.id,
-        '"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant,
+        '"op":"release","id":"' .. entry.id .. '","verdict":"' .. verdict .. '"' .. grant
+            .. (abort and ',"phase":"' .. phase(entry) .. '"' or ""),
         abort,
         entry.patient and not abort
     )
@@ -57,6 +72,7 @@ local function begin(ctx)
     end
     ctx.weir = entry
     entry.status = ngx.status
+    entry.last = now()
     local kind = ngx.header.content_type
     if kind and find(kind, "text/event-stream", 1, true) then
         entry.seen = sniff.new()
@@ -68,7 +84,7 @@ end
 local function verdict_at_end(entry)
     local seen = entry.seen
     if entry.status >= 500 or (seen and seen.failed) then
-        return "upstream_error"
+        return seen and seen.told or "upstream_error"
     end
     if seen and entry.status == 200 and not seen.terminated then
         return "upstream_truncated"
@@ -76,7 +92,25 @@ local function verdict_at_end(entry)
     return "completed"
 end
 
--- body_filter: counts and looks; changes nothing.
+-- Why an engine's answer broke off.
+local function verdict_of_break(entry)
+    if entry.killed then
+        return "killed"
+    end
+    local pool = config.pools[entry.pool]
+    return now() - entry.last >= pool.silence_s * NEARLY and "timeout" or "upstream_truncated"
+end
+
+-- The engine's answer broke off: where an event can follow, one says so.
+local function tell_of_break(entry)
+    entry.broken = verdict_of_break(entry)
+    local seen = entry.seen
+    if seen and not seen.failed and not seen.terminated and sniff.between_events(seen) then
+        ngx.arg[1] = frames.failure(entry.broken)
+    end
+end
+
+-- body_filter: counts and looks; changes nothing of what the engine says.
 function _M.body()
     local ctx = ngx.ctx
     local entry = ctx.weir or begin(ctx)
@@ -86,13 +120,15 @@ function _M.body()
     local chunk = ngx.arg[1]
     local seen = entry.seen
     if chunk ~= "" then
+        entry.last = now()
+        entry.passed = true
         if seen then
             sniff.feed(seen, chunk)
         end
-    elseif not ngx.arg[2] and entry.begun then
+    elseif not ngx.arg[2] and entry.begun and not entry.broken then
         -- nginx flushes without data twice: the headers, and what is left when the engine's
         -- connection broke.
-        entry.broken = true
+        tell_of_break(entry)
     end
     entry.begun = true
     if ngx.arg[2] then
@@ -103,22 +139,28 @@ function _M.body()
     end
 end
 
+-- Whether a stream that passed no end was cut by nginx, for its client read nothing for `stall`.
+local function stalled(entry)
+    return entry.last and now() - entry.last >= config.pools[entry.pool].stall_s * NEARLY
+        and (entry.multiplexed or sockets.has_client(entry.request))
+end
+
 -- What is left to conclude where the end of the answer was not seen.
 local function verdict_at_log(entry, var)
     local seen = entry.seen
     if seen and seen.failed then
-        return "upstream_error"
+        return seen.told or "upstream_error"
     end
     if seen and seen.terminated then
         return "completed"
     end
     if entry.broken then
-        return "upstream_truncated"
+        return entry.broken
     end
     if var.request_completion == "OK" then
         return ngx.status >= 500 and "upstream_error" or "completed"
     end
-    return "client_abort"
+    return stalled(entry) and "timeout" or "client_abort"
 end
 
 -- log: the fallback, and what the access log carries of the stream.

@@ -66,7 +66,9 @@ class Node:
     """``weir up`` with a configuration; stopped, it must leave nothing and have complained of
     nothing."""
 
-    def __init__(self, folder: Path, engines: Sequence[str], **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, engines: Sequence[str], options: Sequence[str] = (), **settings: Any
+    ) -> None:
         self.state = folder / "s"
         self.tolerated: tuple[str, ...] = ()
         """Parts of nginx's [alert] lines that the test itself provokes."""
@@ -91,6 +93,7 @@ class Node:
             },
             **settings,
         }
+        self.options = options
         self.file = folder / "weir.yml"
         self.file.write_text(yaml.safe_dump(self.config))
         self.log = folder / "up.log"
@@ -99,7 +102,10 @@ class Node:
     def _start(self) -> "subprocess.Popen[str]":
         with self.log.open("w") as log:
             process = subprocess.Popen(
-                [*WEIR, "up", "-c", str(self.file)], stdout=subprocess.PIPE, stderr=log, text=True
+                [*WEIR, "up", "-c", str(self.file), *self.options],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
             )
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -1,11 +1,10 @@
--- Ends a stream that runs, from outside its request: by closing the engine's connection, as if the
--- engine had died. nginx then ends the client's side, for HTTP/1.1 and HTTP/2 alike. Where it does
--- not look at the engine because the client reads nothing, the client's connection is closed.
+-- A request's two sockets, its client's and its engine's, from outside the request.
 --
--- nginx has no call for it. The connection is found through the first fields of its request
--- structures, which have stood where they are since 0.8 (src/http/ngx_http_request.h and
--- ngx_http_upstream.h, built with the cache, as all packages are), and it is shut down only when
--- its peer is the address that the request itself notes.
+-- nginx has no call for what is done here: to end a stream that runs, to see whether a client is
+-- still there, to give one up that answers nothing. The sockets are found through the first fields
+-- of nginx's structures, which have stood where they are since 0.8 (src/core/ngx_connection.h,
+-- src/http/ngx_http_request.h and ngx_http_upstream.h, built with the cache, as all packages are).
+-- The engine's is shut down only when its peer is the address that the request itself notes.
 
 local ffi = require("ffi")
 local base = require("resty.core.base")
@@ -27,15 +26,22 @@ typedef struct {
 } weir_request_t;
 int getpeername(int fd, void *address, uint32_t *length);
 int shutdown(int fd, int how);
+int setsockopt(int fd, int level, int option, const void *value, uint32_t size);
+long recv(int fd, void *buffer, size_t size, int flags);
 int memcmp(const void *a, const void *b, size_t n);
 ]])
 
 local SIGNATURE = 0x50545448 -- "HTTP"
 local SHUT_RDWR = 2
+local PEEK = 0x42 -- MSG_PEEK and MSG_DONTWAIT
+local EAGAIN = 11
+local IPPROTO_TCP = 6
+local TCP_USER_TIMEOUT = 18
 local ADDRESS_BYTES = 128
 
 local address = ffi.new("uint8_t[?]", ADDRESS_BYTES)
 local length = ffi.new("uint32_t[1]")
+local milliseconds = ffi.new("int[1]")
 local request_type = ffi.typeof("weir_request_t *")
 
 local _M = {}
@@ -68,12 +74,27 @@ local function engine_of(handle)
     return fd
 end
 
+-- Gives a client up that has acknowledged nothing for so long: it has gone without a word. Without
+-- this the kernel tries for a quarter of an hour.
+function _M.give_up_after(handle, seconds)
+    milliseconds[0] = seconds * 1000
+    C.setsockopt(handle.connection.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, 4)
+end
+
+-- Whether the client of a request is still there: neither has it closed, nor only its own side.
+function _M.has_client(handle)
+    local got = C.recv(handle.connection.fd, address, 1, PEEK)
+    return got > 0 or (got < 0 and ffi.errno() == EAGAIN)
+end
+
 -- Closes the client's connection of a request, and all else that goes over it.
 function _M.close_client(handle)
     C.shutdown(handle.connection.fd, SHUT_RDWR)
 end
 
--- Closes the engine's connection of a request; true, or nil and why not (yet).
+-- Closes the engine's connection of a request, as if the engine had died: nginx then ends the
+-- client's side, for HTTP/1.1 and HTTP/2 alike. True, or nil and why not (yet). Where nginx does
+-- not look at the engine, for its client reads nothing, only closing the client helps.
 function _M.close_engine(handle)
     local fd, err = engine_of(handle)
     if not fd then

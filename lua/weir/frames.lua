@@ -1,0 +1,19 @@
+-- Frames of our own in an answer that has begun: what the engine can no longer say (contract.md,
+-- section 3). No terminator follows, so that no client takes a part for the whole.
+
+local MESSAGES = {
+    killed = "This answer was ended by an operator: it is incomplete.",
+    timeout = "The engine was silent for too long: this answer is incomplete.",
+    upstream_error = "The engine failed before it answered.",
+    upstream_truncated = "The engine broke off: this answer is incomplete.",
+}
+
+local _M = {}
+
+-- The frame of a failure. Its code comes first: by that, another hop of ours knows it.
+function _M.failure(code)
+    return 'data: {"error":{"code":"' .. code .. '","message":"' .. MESSAGES[code]
+        .. '","type":"upstream_error","param":null}}\n\n'
+end
+
+return _M
