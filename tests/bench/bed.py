@@ -17,6 +17,8 @@ from tests.harness.node import Engine, Node, wait_for
 
 STUB = "/stub"
 """The path that goes to the stub engine; :data:`CHAT` goes to the simulator."""
+BEATS = "/beats"
+"""Goes to the simulator as well, with heartbeats."""
 LIMITS = {"max_streams": 1_000_000, "max_tokens": 1_000_000_000}
 SETTLE_S = 30.0
 
@@ -72,7 +74,11 @@ def make_bed(folder: Path, access_log: bool) -> Iterator[Bed]:
                 name: {"backends": [{"name": "gpu-0", "url": url, **LIMITS}]}
                 for name, url in zip(("default", "stub"), engines.values(), strict=True)
             },
-            routes=[{"path": CHAT, "pool": "default"}, {"path": STUB, "pool": "stub"}],
+            routes=[
+                {"path": CHAT, "pool": "default"},
+                {"path": STUB, "pool": "stub"},
+                {"path": BEATS, "pool": "default", "heartbeat": "5s"},
+            ],
             nginx={"workers": WORKERS, "access_log": access_log},
         )
         stack.push(partial(_stop, node))
