@@ -1,5 +1,6 @@
 """An engine of which every byte and every pause is known."""
 
+import contextlib
 import socket
 import threading
 import time
@@ -33,7 +34,7 @@ class Scripted:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection:
+        with connection, contextlib.suppress(OSError):
             if self.reads:
                 connection.recv(1 << 20)
             for part in self.parts:
