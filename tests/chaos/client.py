@@ -13,8 +13,10 @@ from tests.chaos.outcome import Kind, Outcome
 from tests.chaos.plan import Request
 
 
-def perform(request: Request, port: int, h2_port: int) -> Outcome:
-    """Do it. Never raises."""
+def perform(
+    request: Request, port: int, h2_port: int, streams: Callable[[str], None] = lambda _: None
+) -> Outcome:
+    """Do it. Never raises. ``streams`` is told the id of a stream that is read as it comes."""
     began = time.monotonic()
     try:
         slow = request.reads_every > 0
@@ -22,14 +24,17 @@ def perform(request: Request, port: int, h2_port: int) -> Outcome:
         talk = Http2(h2_port, slow) if request.protocol == "h2" else Http1(port, slow)
     except OSError as exc:
         return Outcome(request, Kind.UNREACHABLE, began, time.monotonic(), detail=repr(exc))
-    return _Visit(request, talk, began).run()
+    return _Visit(request, talk, began, streams).run()
 
 
 class _Visit:
     """A request on its open connection."""
 
-    def __init__(self, request: Request, talk: Conversation, began: float) -> None:
+    def __init__(
+        self, request: Request, talk: Conversation, began: float, streams: Callable[[str], None]
+    ) -> None:
         self._request = request
+        self._streams = streams
         self._talk = talk
         self._began = began
         self._body = bytearray()
@@ -43,6 +48,8 @@ class _Visit:
                 self._leaves_at = time.monotonic() + request.leaves_at
             self._talk.ask(request)
             self._bounded(self._talk.head)
+            if self._talk.status == 200 and request.streams and not request.reads_every:
+                self._streams(self._talk.headers.get("x-request-id", ""))
             while piece := self._bounded(self._talk.more):
                 self._body += piece
                 if request.reads_every:

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from functools import partial
 
 from tests.chaos import plan
 from tests.chaos.client import perform
@@ -17,6 +18,7 @@ class Crowd:
         self.outcomes: list[Outcome] = []
         self.counts: Counter[str] = Counter()
         self.busy = 0
+        self._reading: dict[int, str] = {}
         self._node = node
         self._seed = seed
         self._longest_s = longest_s
@@ -44,6 +46,15 @@ class Crowd:
         with self._lock:
             return self.outcomes[index:]
 
+    def streams(self) -> set[str]:
+        """The ids of those that are read just now, as they come: each must be a lease."""
+        with self._lock:
+            return set(self._reading.values())
+
+    def _note(self, client: int, request_id: str) -> None:
+        with self._lock:
+            self._reading[client] = request_id
+
     def _live(self, client: int) -> None:
         number = 0
         while not self._over.is_set():
@@ -51,9 +62,12 @@ class Crowd:
             request = plan.request(self._seed, client, number, self._longest_s)
             with self._lock:
                 self.busy += 1
-            outcome = perform(request, self._node.port, self._node.h2_port)
+            outcome = perform(
+                request, self._node.port, self._node.h2_port, partial(self._note, client)
+            )
             with self._lock:
                 self.busy -= 1
+                self._reading.pop(client, None)
                 self.outcomes.append(outcome)
                 self.counts[outcome.what] += 1
             served = outcome.kind in (Kind.COMPLETE, Kind.LEFT, Kind.ENGINE_FAILED)

@@ -65,9 +65,9 @@ class _Run:
         self._log = AccessLog(node.state / "log/access.log", self._reopen_log)
         self._scene = Scene(bed, self._causes, limits, self._log)
         self._injector = Injector(self._scene)
-        self._watch = Watch(bed, self._causes, limits, self._problem)
         longest_s = min(20.0, report.duration_s / 3)
         self._crowd = Crowd(node, report.seed, CLIENTS, longest_s)
+        self._watch = Watch(bed, self._causes, limits, self._crowd.streams, self._problem)
         self._judged = 0
         self._began = 0.0
 
@@ -132,7 +132,7 @@ class _Run:
         counts = self._crowd.counts
         refused = sum(count for what, count in counts.items() if what.startswith("refused"))
         self._say(
-            f"{self._watch.streams} streams on the engines, {self._crowd.busy} clients;"
+            f"{self._watch.active} streams on the engines, {self._crowd.busy} clients;"
             f" complete {counts[Kind.COMPLETE]}, left {counts[Kind.LEFT]}, refused {refused},"
             f" cut {counts[Kind.CUT]}; problems {len(self._report.problems)}"
         )

@@ -1,5 +1,6 @@
 """What must be true at every moment: looked at some times a second while the faults go on."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ ENGINE_EVERY_S = 0.1
 SERVICE_EVERY_S = 0.5
 CRASH = (str(Kind.CUT), str(Kind.CRASHED), "refused: no_backend")
 CRASH_LASTS_S = 4.0
+ADOPTED_S = 4.0
+"""A gateway tells what it holds with its next batch, within a second."""
 SETTLED_S = 3.0
 """What was granted before limits were lowered has begun by then: uploads, stopped workers."""
 
@@ -36,15 +39,17 @@ class Seen:
 
 @dataclass
 class Watch:
-    """Watches engines and service in threads of its own. ``problem`` takes what is wrong."""
+    """Watches engines and service in threads of its own. ``streams`` gives the ids of streams
+    that clients read just now; ``problem`` takes what is wrong."""
 
     bed: Bed
     causes: Causes
     limits: LimitsInForce
+    streams: Callable[[], set[str]]
     problem: Callable[[str], None]
     seen: dict[str, Seen] = field(default_factory=dict)
-    looks: int = 0
-    """How often the service has answered."""
+    unknown_since: dict[str, float] = field(default_factory=dict)
+    """Streams that run and are no leases, each from when on."""
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -62,8 +67,8 @@ class Watch:
             thread.join(15)
 
     @property
-    def streams(self) -> int:
-        """On all engines, a moment ago."""
+    def active(self) -> int:
+        """Streams on all engines, a moment ago."""
         return sum(seen.streams for seen in self.seen.values())
 
     def _spawn(self, every_s: float, look: Callable[[], None]) -> None:
@@ -133,10 +138,24 @@ class Watch:
         try:
             drift = node.metric("weir_lease_drift")
             pool = node.pool()
+            before = self.streams()
+            leases = {lease["id"] for lease in node.leases()}
         except requests.RequestException:
+            self.unknown_since.clear()
             return  # it is away: the faults see to it that it comes back
-        self.looks += 1
-        self.check_service(drift, pool, time.monotonic())
+        now = time.monotonic()
+        self.check_service(drift, pool, now)
+        self.check_known(before & self.streams(), leases, now)
+
+    def check_known(self, streams: set[str], leases: set[str], now: float) -> None:
+        """A stream that runs is a lease, or is adopted as one soon after the service is back."""
+        since = self.unknown_since
+        for gone in [name for name in since if name not in streams or name in leases]:
+            del since[gone]
+        for name in streams - leases:
+            if now - since.setdefault(name, now) > ADOPTED_S:
+                since[name] = math.inf  # told once
+                self._tell("service", f"does not know the stream {name}, which runs", now)
 
     def check_service(self, drift: float, pool: dict[str, Any], now: float) -> None:
         """Everything adds up, and nothing is below zero."""

@@ -19,7 +19,7 @@ from tests.chaos.injector import Injector
 from tests.chaos.limits import LimitsInForce, Lowered
 from tests.chaos.logs import AccessLog
 from tests.chaos.outcome import Kind, Outcome
-from tests.chaos.watch import SETTLED_S, Seen, Watch
+from tests.chaos.watch import ADOPTED_S, SETTLED_S, Seen, Watch
 
 PLAIN = replace(
     plan.request(1, 1, 1, 20.0), streams=True, frames=2, fail_after=None, nonsense=False
@@ -180,7 +180,7 @@ def watched() -> tuple[Watch, list[str], LimitsInForce]:
     problems: list[str] = []
     limits = LimitsInForce()
     bed: Any = SimpleNamespace(local=False, engines={})
-    watch = Watch(bed, Causes(), limits, problems.append, {"gpu-0": Seen()})
+    watch = Watch(bed, Causes(), limits, set, problems.append, {"gpu-0": Seen()})
     return watch, problems, limits
 
 
@@ -224,6 +224,20 @@ def test_drift_and_counts_below_zero_are_seen() -> None:
     watch.check_service(0, {"backends": [{**backend, "tokens": -5}]}, 1.0)
     watch.check_service(0, {"backends": [{**backend, "draining": 2}]}, 1.0)
     assert len(problems) == 3
+
+
+def test_a_stream_that_stays_unknown_to_the_service_is_told_once() -> None:
+    watch, problems, _ = watched()
+    watch.check_known({"a", "b"}, {"a"}, 1.0)
+    watch.check_known({"a", "b"}, {"a", "b"}, 1.5)
+    watch.check_known({"a", "b"}, {"a"}, 2.0)
+    watch.check_known({"a", "b"}, {"a"}, 2.0 + ADOPTED_S)
+    assert problems == [], "it was adopted in between"
+    for n in range(3):
+        watch.check_known({"a", "b"}, {"a"}, 2.1 + ADOPTED_S + n)
+    assert len(problems) == 1
+    watch.check_known({"a"}, {"a"}, 20.0)
+    assert watch.unknown_since == {}
 
 
 # -- HTTP/2 ------------------------------------------------------------------------------------
