@@ -8,6 +8,8 @@ from tests.chaos.plan import Request
 from tests.harness.client import error_of
 
 DONE = b"data: [DONE]"
+TOLD = ("upstream_truncated", "timeout", "killed")
+"""What a frame of Weir's own says of an answer that breaks off after it."""
 
 
 class Unsound(ValueError):
@@ -18,17 +20,20 @@ def frames_of(body: bytes, request_id: str) -> tuple[int, bool, bool]:
     """Of the beginning of an event stream: its frames with text, whether the engine said that it
     stops, and the terminator. :class:`Unsound` where it is not one, or another request's."""
     *events, rest = body.split(b"\n\n")
-    frames, stopped, done = 0, False, False
+    frames, stopped, done, told = 0, False, False, False
     for event in events:
-        if done or not event.startswith(b"data: "):
+        if done or told or not event.startswith(b"data: "):
             raise Unsound(f"not an event, or after the end: {event[:80]!r}")
         if event == DONE:
             done = True
             continue
         try:
             chunk = json.loads(event[6:])
+            told = chunk.get("error", {}).get("code") in TOLD
+            if told:
+                continue
             finish = chunk["choices"][0]["finish_reason"]
-        except (ValueError, KeyError, IndexError) as exc:
+        except (ValueError, KeyError, IndexError, AttributeError) as exc:
             raise Unsound(f"not a chunk: {event[:80]!r}") from exc
         if chunk["id"] != f"chatcmpl-{request_id}":
             raise Unsound(f"a chunk of {chunk['id']} in the answer of {request_id}")

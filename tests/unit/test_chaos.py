@@ -261,3 +261,13 @@ def test_goaway_is_taken_out_of_the_frames_wherever_it_is_split() -> None:
                 got += piece
             assert got == frame(0, b"one") + frame(0, b"two")
             assert frames.last_taken == 1
+
+
+def test_a_frame_that_tells_of_a_break_is_sound_and_nothing_may_follow_it() -> None:
+    told = b'data: {"error":{"code":"upstream_truncated","message":"x"}}\n\n'
+    assert frames_of(told, "r") == (0, False, False)
+    for after in (b"data: [DONE]\n\n", told):
+        with pytest.raises(Unsound):
+            frames_of(told + after, "r")
+    with pytest.raises(Unsound):
+        frames_of(told.replace(b"upstream_truncated", b"other"), "r")
