@@ -25,14 +25,21 @@ class OutOfMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a stream shall do. ``gap_s`` and ``first_s`` in seconds; ``fail_after`` frames it
-    dies mid-stream; ``payload`` is every frame's text; ``late`` sends the headers with the first
-    token (llama.cpp) and not at once (vLLM); ``tag`` names it in the list of ended streams."""
+    """What a stream shall do. ``gap_s`` and ``first_s`` in seconds.
+
+    ``fail_after`` frames it dies mid-stream. ``error_after`` frames it sends an error event, then
+    its terminator and a clean end, as vLLM does when its engine core crashes, and with 0 frames
+    when it refuses in a burst. Without ``terminates`` it ends cleanly and says no ``[DONE]``.
+    ``payload`` is every frame's text. ``late`` sends the headers with the first token (llama.cpp)
+    and not at once (vLLM). ``tag`` names it in the list of ended streams.
+    """
 
     frames: int = DEFAULT_FRAMES
     gap_s: float = 0.03
     first_s: float = 0.05
     fail_after: int | None = None
+    error_after: int | None = None
+    terminates: bool = True
     payload: str | None = None
     late: bool = False
     tag: str = ""
@@ -62,11 +69,14 @@ def read_script(body: bytes, stream_by_default: bool) -> Script:
     if payload is not None and not isinstance(payload, str):
         raise BadRequest("sim.payload: must be text, or a number of characters")
     fail_after = _number(sim, "fail_after", -1, 0, 1_000_000)
+    error_after = _number(sim, "error_after", -1, 0, 1_000_000)
     return Script(
         frames=int(_number(sim, "frames", min(frames, 4096), 0, 1_000_000)),
         gap_s=_number(sim, "gap_ms", 30, 0, 600_000) / 1_000,
         first_s=_number(sim, "first_ms", 50, 0, 600_000) / 1_000,
         fail_after=None if fail_after < 0 else int(fail_after),
+        error_after=None if error_after < 0 else int(error_after),
+        terminates=sim.get("terminates") is not False,
         payload=payload,
         late=sim.get("late") is True,
         tag=str(sim.get("tag", ""))[:64],

@@ -17,6 +17,11 @@ from control.simulator.engine import BadRequest, Engine, OutOfMemory, Script, St
 
 OPENAI_PATHS = ("/v1/chat/completions", "/v1/completions")
 MAX_BODY = 64 << 20
+DONE_EVENT = b"data: [DONE]\n\n"
+ERROR_EVENT = (
+    b'data: {"error":{"message":"EngineCore failed","type":"InternalServerError","code":503}}\n\n'
+)
+"""vLLM's, as it stands in a stream whose status is 200."""
 WRITE_HIGH = 16 << 10
 """Bytes that may wait in this process before an engine that is not read from pauses."""
 BURST = 16 << 10
@@ -149,6 +154,11 @@ class Answer:
                 self._server.engine.finish(stream, "failed", time.time())
                 self._connection.abort_softly()
                 return
+            if script.error_after is not None and stream.frames >= script.error_after:
+                burst.append(_http_chunk(ERROR_EVENT + DONE_EVENT))
+                self._server.engine.finish(stream, "failed", time.time())
+                self._connection.finish_stream(b"".join(burst))
+                return
             if stream.frames >= script.frames:
                 burst.append(self._last_frames())
                 self._server.engine.finish(stream, "completed", time.time())
@@ -188,9 +198,9 @@ class Answer:
     def _last_frames(self) -> bytes:
         stop = (
             f'data: {{{self._head}"choices":[{{"index":0,"delta":{{}},"finish_reason":"stop"}}]}}'
-            "\n\ndata: [DONE]\n\n"
-        )
-        return _http_chunk(stop.encode())
+            "\n\n"
+        ).encode()
+        return _http_chunk(stop + DONE_EVENT if self.stream.script.terminates else stop)
 
 
 class Connection(asyncio.Protocol):

@@ -47,7 +47,8 @@ def set_up(ship: bool) -> None:
 
 def held(ship: bool) -> dict[str, float]:
     """Stalled clients before an engine that sends as fast as it can: bytes that it sent for each
-    beyond what the client took, and what the kernel holds in nginx's socket towards it."""
+    beyond what the client took, what the kernel holds in nginx's socket towards it, and what that
+    socket may receive."""
     set_up(ship)
     engine = Engine("--kv-tokens", "10000000")
     folder = Path(tempfile.mkdtemp())
@@ -61,19 +62,20 @@ def held(ship: bool) -> dict[str, float]:
     while sent - before >= STILL:
         time.sleep(1)
         sent, before = engine.stats()["bytes_sent"], sent
-    towards = [
-        int(queue)
-        for queue in re.findall(
-            rf"ESTAB\s+\d+\s+(\d+)\s+127\.0\.0\.1:{node.port}\s",
-            subprocess.run(["ss", "-tn"], capture_output=True, text=True, check=True).stdout,
-        )
-    ]
+    sockets = subprocess.run(["ss", "-tmn"], capture_output=True, text=True, check=True).stdout
+    mine = re.findall(
+        rf"ESTAB\s+\d+\s+(\d+)\s+127\.0\.0\.1:{node.port}\s.*\n?.*skmem:\(r\d+,rb(\d+)", sockets
+    )
     for client in clients:
         client.fin()
     node.settled()
     node.stop()
     engine.stop()
-    return {"sent_each": sent / CLIENTS, "towards_client": max(towards, default=0)}
+    return {
+        "sent_each": sent / CLIENTS,
+        "towards_client": max(int(queue) for queue, _ in mine),
+        "receives": min(int(buffer) for _, buffer in mine),
+    }
 
 
 def vanished() -> dict[str, Any]:

@@ -71,6 +71,31 @@ def test_an_engine_that_falls_silent_mid_stream_is_given_up(play: Play) -> None:
     node.settled()
 
 
+@pytest.mark.parametrize(
+    ("sim", "outcome"),
+    [
+        ({"error_after": 3}, "upstream_error"),  # an error event, then [DONE] and a clean end
+        ({"error_after": 0}, "upstream_error"),  # 200, and a refusal as the first event
+        ({"terminates": False}, "upstream_truncated"),
+        ({}, "completed"),
+    ],
+)
+def test_what_engines_pretend_is_told_apart(
+    start_engine: Callable[..., Engine],
+    start_node: Callable[..., Node],
+    sim: dict[str, Any],
+    outcome: str,
+) -> None:
+    engine = start_engine()
+    node = start_node([engine.url])
+    with Client(node.port) as client:
+        response, _ = client.request(chat_body(5, gap_ms=1, **sim))
+    assert response.status == 200
+    assert verdict(node) == outcome
+    node.settled()
+    assert node.metric("weir_leases_ended_total", verdict=outcome) == 1
+
+
 def stalled(node: Node, http: int, tag: str) -> Any:
     """A client that asks for more than all buffers hold, and reads nothing."""
     body = chat_body(100_000, gap_ms=0, payload="x" * 2_000, tag=tag)
@@ -184,6 +209,7 @@ def test_with_the_kernel_settings_of_the_fleet_an_engine_is_blocked_after_256_kb
     figures = in_namespace("held", ship=True)
     assert figures["sent_each"] < 256 << 10, figures
     assert figures["towards_client"] < 64 << 10, figures
+    assert figures["receives"] >= 1 << 20, "uploads over a slow link have a window of their own"
 
 
 @needs_root
