@@ -1,13 +1,19 @@
 """Fixtures: engines and nodes that are stopped, and found clean, at the end."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.harness.node import Engine, Node
 from tests.harness.scripted import Scripted
+
+# A run says the same each time. `HYPOTHESIS_PROFILE=default make test` looks further.
+hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture

@@ -634,9 +634,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule()
     def compress(self) -> None:
-        """The oldest one, long finished, becomes an archive."""
+        """The oldest one, long finished, becomes an archive. Not while there is no current one: of
+        the last that was one, and is gone, nobody knows whether it was written to."""
         self.poll()
-        if self.rotations > 2 and self.log.rotated(self.rotations).exists():
+        if (
+            self.rotations > 2
+            and self.log.path.exists()
+            and self.log.rotated(self.rotations).exists()
+        ):
             self.log.rotated(self.rotations).rename(self.log.path.with_name("access.log.9.gz"))
             self.rotations -= 1
 
