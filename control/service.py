@@ -16,6 +16,7 @@ import gevent
 from gunicorn.app.base import BaseApplication
 
 from control.config import Config, ConfigError, load
+from control.pid_file import write_pid
 from control.succession import DecisionLock
 
 KEEPALIVE_S = 75
@@ -45,7 +46,6 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             "workers": self.config.admission.workers,
             "worker_class": "control.gateway_worker.GatewayWorker",
             "keepalive": KEEPALIVE_S,
-            "pidfile": str(pid_file(self.config)),
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,
             "control_socket_disable": True,
             "proc_name": "weir-admission",
@@ -56,6 +56,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             "post_worker_init": start_ticking,
             "worker_exit": step_down,
             "when_ready": self.open_to_nginx,
+            "on_exit": self.retire,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
@@ -65,6 +66,10 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         if self.config.nginx.user and os.geteuid() == 0:
             user = pwd.getpwnam(self.config.nginx.user)
             os.chown(self.config.admission_socket, user.pw_uid, user.pw_gid)
+
+    def retire(self, _arbiter: Any) -> None:
+        """gunicorn's ``on_exit``."""
+        pid_file(self.config).unlink(missing_ok=True)
 
     def load(self) -> Any:
         """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
@@ -125,7 +130,8 @@ def main() -> None:
     # processes of this one, to the last.
     lock = DecisionLock(run_folder(config) / "service.lock")
     lock.take()
-    pid_file(config).unlink(missing_ok=True)
+    # Not gunicorn's own pid file: that one is gone for a moment with each SIGHUP.
+    write_pid(pid_file(config), os.getpid())
     AdmissionService(file, config).run()
 
 

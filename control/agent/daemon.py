@@ -22,6 +22,7 @@ from control.agent.webhook import Webhook
 from control.agent.worker_watch import WorkerWatch
 from control.client import ServiceClient, ServiceError
 from control.config import Config
+from control.pid_file import write_pid
 
 TICK_S = 0.1
 FINISH_S = 2.0
@@ -106,7 +107,7 @@ class _Stop:
 def _loop(agent: Agent, pid_file: Path, stop: _Stop) -> None:
     try:
         more = agent.tick(time.monotonic(), time.time())
-        _write_pid(pid_file)
+        write_pid(pid_file, os.getpid())
         log.info("agent_started pid=%d", os.getpid())
         while not stop.asked:
             if not more:
@@ -126,14 +127,6 @@ def _finish(agent: Agent, deadline: float) -> None:
             more = agent.finish(time.monotonic())
         except ServiceError:
             time.sleep(TICK_S)
-
-
-def _write_pid(file: Path) -> None:
-    """So that whoever sees the file can read the pid in it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(".new")
-    new.write_text(f"{os.getpid()}\n")
-    new.replace(file)
 
 
 @contextmanager

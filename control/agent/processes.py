@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import psutil
 
+from control.pid_file import read_pid
+
 NGINX, NGINX_MASTER = "nginx", "nginx-master"
 ADMISSION, ADMISSION_MASTER = "admission", "admission-master"
 AGENT = "agent"
-MAX_PID = 1 << 22
-"""Linux's own limit."""
 
 log = logging.getLogger("weir.agent")
 
@@ -82,13 +82,3 @@ def _family(
     yield process, master_role
     for child in children:
         yield child, str(role)
-
-
-def read_pid(file: Path) -> int | None:
-    """The pid in a pid file; None where there is none."""
-    try:
-        text = file.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    pid = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-    return pid if 1 <= pid <= MAX_PID else None

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from control.agent.processes import MAX_PID, read_pid
 from control.client import ServiceClient
+from control.pid_file import MAX_PID, read_pid
 
 SESSION = re.compile(r"([^/]+)/([0-9]{1,10})/([0-9]{1,16})")
 """``node/pid/start_ms``"""

@@ -18,13 +18,14 @@ import pytest
 
 from control.agent.memory_limit import Level, find_level
 from control.agent.memory_monitor import MemoryMonitor
-from control.agent.processes import Footprint, ProcessTable, read_pid
+from control.agent.processes import Footprint, ProcessTable
 from control.agent.recycler import Recycler
 from control.agent.stream_memory import StreamMemory
 from control.agent.trend import WINDOW_S, Sample, Trend, leaks
 from control.agent.watermark import Watermark
 from control.agent.webhook import MAX_WAITING, Webhook
 from control.core.node import MemoryState
+from control.pid_file import read_pid
 from tests.harness.node import wait_for
 
 MB = 1 << 20
