@@ -143,7 +143,7 @@ def serve(client: Any, app: WsgiApp, stays: Callable[[], bool]) -> None:
             return
         for request in gathered.take():
             keep = request.keep_alive and stays()
-            client.sendall(_answer(app, request.environ(client), keep))
+            client.sendall(_answer(app, request.environ(), keep))
             if not keep:
                 return
 
@@ -231,7 +231,7 @@ class _Request(NamedTuple):
     body: bytes
     keep_alive: bool
 
-    def environ(self, client: Any) -> dict[str, Any]:
+    def environ(self) -> dict[str, Any]:
         """The request's WSGI environment."""
         path, _, query = self.url.decode("latin-1").partition("?")
         if "%" in path:
@@ -246,7 +246,8 @@ class _Request(NamedTuple):
             "SERVER_PROTOCOL": "HTTP/1.1",
             "REMOTE_ADDR": "",
             "CONTENT_LENGTH": str(len(self.body)),
-            "gunicorn.socket": client,
+            "weir.plane": "data",
+            "weir.local": True,
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
             "wsgi.input": io.BytesIO(self.body),

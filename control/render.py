@@ -82,6 +82,7 @@ def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> d
     nofile = _descriptor_limit()
     pools = {name: _pool(pool) for name, pool in config.pools.items()}
     return {
+        "version": config.version,
         "user": _user(config),
         "workers": worker_count(config),
         "nofile": nofile,
@@ -149,6 +150,7 @@ def _write(folder: Path, values: Mapping[str, Any]) -> None:
 def _lua_config(config: Config) -> dict[str, Any]:
     shortest_ttl = min(pool.session_ttl for pool in config.pools.values())
     return {
+        "version": config.version,
         "node": config.node_name,
         "admission": f"unix:{config.admission_socket}",
         "budget_s": config.admission.budget,

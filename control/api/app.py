@@ -1,8 +1,7 @@
-"""The WSGI application: the data plane on Unix sockets, the admin plane on the others."""
+"""The WSGI application: the data plane and the admin plane, each on listeners of its own."""
 
 import hmac
 import logging
-import socket
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -40,8 +39,9 @@ def create_app(
     admin = create_admin_plane(admission, metrics, tokens)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        local = environ["gunicorn.socket"].family == socket.AF_UNIX
-        return (data if local else admin)(environ, start_response)
+        # The worker says which of its listeners a request came by.
+        plane = data if environ.get("weir.plane", "admin") == "data" else admin
+        return plane(environ, start_response)
 
     return app
 

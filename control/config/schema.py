@@ -4,6 +4,8 @@ Defaults without a source here are contract.md's, section 2. ``docs/configuratio
 same to people, and a test compares the two.
 """
 
+import hashlib
+import json
 import re
 import socket
 from pathlib import Path
@@ -266,6 +268,12 @@ class Config(Section):
     def node_name(self) -> str:
         """``node``, or this machine's name as far as it can stand in an id."""
         return self.node or re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:32] or "node"
+
+    @property
+    def version(self) -> str:
+        """12 hex digits that change with any setting. The file names secrets and holds none."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
     @property
     def admission_socket(self) -> Path:

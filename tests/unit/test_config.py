@@ -115,6 +115,16 @@ def test_engines_on_the_command_line_make_the_same_as_a_file(tmp_path: Path) -> 
     assert [b.name for b in config.pools["default"].backends] == ["gpu-0", "gpu-1"]
 
 
+def test_the_version_is_of_what_is_set_and_not_of_how_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "weir.yml"
+    file.write_text("pools: {default: {backends: [{url: 'http://127.0.0.1:8000', name: gpu-0}]}}")
+    version = parse(GOOD, "weir.yml").version
+    assert load(file).version == version
+    assert len(version) == 12 and int(version, 16) >= 0
+    assert parse({**GOOD, "listen": "127.0.0.1:8079"}, "weir.yml").version != version
+    assert parse({**GOOD, "listen": "127.0.0.1:8080"}, "weir.yml").version == version
+
+
 def test_units() -> None:
     assert [seconds(t) for t in ("250ms", "10s", "5m", "1.5h")] == [0.25, 10.0, 300.0, 5400.0]
     assert [size_bytes(t) for t in ("64k", "20m", "1G", 512)] == [65536, 20 << 20, 1 << 30, 512]
