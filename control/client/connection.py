@@ -1,11 +1,10 @@
-"""A client of the admission service, for what runs beside it: the agent, scripts."""
+"""One service over HTTP: a Unix socket, or TCP with a token and TLS."""
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Self
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -19,22 +18,38 @@ MAX_TOLD = 300
 
 class ServiceError(Exception):
     """The service could not be reached, or did not do what it was asked; the message says what
-    it was and why. ``status`` is the answer's, None where there was none."""
+    it was and why. ``status`` is the answer's, None where there was none; ``code`` and ``detail``
+    are those of its problem details, empty where it had none."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(
+        self, message: str, status: int | None = None, code: str = "", detail: str = ""
+    ) -> None:
         super().__init__(message)
         self.status = status
+        self.code = code
+        self.detail = detail
 
 
-class ServiceClient:
-    """One service, at ``unix:/path/to.sock`` or ``http://host:port``.
+class Connection:
+    """One service, at ``unix:/path/to.sock``, ``http://host:port`` or ``https://host:port``.
 
-    ``timeout_s`` bounds connecting, and each wait for bytes of an answer. Every method either
-    returns what the service said or raises :class:`ServiceError`; after it, nothing is known of
-    what the service did, and asking once more is always harmless.
+    ``timeout_s`` bounds connecting, and each wait for bytes of an answer. ``ca`` is a PEM file
+    that vouches for the service instead of the system's authorities; ``certificate`` and ``key``
+    are this client's own. Every method of the clients either returns what the service said or
+    raises :class:`ServiceError`; after it, nothing is known of what the service did, and asking
+    once more is always harmless.
     """
 
-    def __init__(self, address: str, token: str | None = None, timeout_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str | None = None,
+        timeout_s: float = 1.0,
+        *,
+        ca: Path | None = None,
+        certificate: Path | None = None,
+        key: Path | None = None,
+    ) -> None:
         self.address = address
         self._timeout_s = timeout_s
         self._session = requests.Session()
@@ -45,41 +60,31 @@ class ServiceClient:
             self._session.mount(self._base, _UnixAdapter(address.removeprefix(UNIX)))
         else:
             self._base = address.rstrip("/")
+        if ca:
+            self._session.verify = str(ca)
+        if certificate:
+            self._session.cert = (str(certificate), str(key)) if key else str(certificate)
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
-
-    def batch(self, session: str, ops: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Do at most 500 operations; their results, in order."""
-        body = {"session": session, "ops": ops}
-        results = self._list("POST", "/v1/admission", "results", body)
-        if len(results) != len(ops):
-            raise ServiceError(f"{self.address} gave {len(results)} results for {len(ops)} ops")
-        return results
-
-    def sessions(self, node: str) -> list[dict[str, Any]]:
-        """The sessions of a node: ``{"id": "node/pid/start_ms", "leases", "silent_s"}``."""
-        path = f"/v1/sessions?node={quote(node, safe='')}"
-        return self._list("GET", path, "sessions")
-
-    def end_session(self, session: str) -> None:
-        """End a session and all its leases. One that is gone already is as well."""
-        try:
-            self._call("DELETE", f"/v1/sessions/{quote(session, safe='/')}")
-        except ServiceError as exc:
-            if exc.status != 404:
-                raise
-
-    def report_node(self, name: str, report: Mapping[str, Any]) -> dict[str, Any]:
-        """Tell how a node is; ``{"streams": n}``, its live streams."""
-        path = f"/v1/nodes/{quote(name, safe='')}"
-        answer = self._json(self._call("PUT", path, report))
-        if not isinstance(answer, dict):
-            raise ServiceError(f"PUT {path} at {self.address}: not an object")
-        return answer
 
     def close(self) -> None:
         """Close the connections."""
         self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _object(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The answer, an object."""
+        answer = self._json(self._call(method, path, body))
+        if not isinstance(answer, dict):
+            raise ServiceError(f"{method} {path} at {self.address}: not an object")
+        return answer
 
     def _list(
         self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
@@ -99,9 +104,10 @@ class ServiceClient:
         except (requests.RequestException, OSError) as exc:
             raise ServiceError(f"{method} {path} at {self.address}: {_cause(exc)}") from exc
         if response.status_code // 100 != 2:
-            told = f"{response.status_code} {_detail(response)}".strip()
+            code, detail = _problem(response)
+            told = f"{response.status_code} {detail}".strip()
             message = f"{method} {path} at {self.address}: {told}"
-            raise ServiceError(message, response.status_code)
+            raise ServiceError(message, response.status_code, code, detail)
         return response
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> requests.Response:
@@ -176,11 +182,13 @@ def _cause(exc: BaseException) -> str:
     return str(seen) or type(seen).__name__
 
 
-def _detail(response: requests.Response) -> str:
-    """What the service said of its refusal (RFC 9457)."""
+def _problem(response: requests.Response) -> tuple[str, str]:
+    """The code of the service's refusal, and what it said of it (RFC 9457)."""
     try:
         answer = response.json()
     except ValueError:
-        return ""
-    detail = answer.get("detail") or answer.get("title") if isinstance(answer, dict) else None
-    return str(detail or "")[:MAX_TOLD]
+        return "", ""
+    if not isinstance(answer, dict):
+        return "", ""
+    detail = answer.get("detail") or answer.get("title")
+    return str(answer.get("code") or "")[:MAX_TOLD], str(detail or "")[:MAX_TOLD]
