@@ -21,8 +21,9 @@ $(VENV)/installed: setup.cfg pyproject.toml .ci/packages
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-input -e '.[dev]'
 	@touch $@
 
+# One more than there are cores: most tests wait for something. A module's tests share a node.
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadscope
 
 check: setup
 	$(BIN)/ruff check .

@@ -109,9 +109,14 @@ def test_with_luas_releases_the_log_frees_nothing_twice(
     node.settled(1)
     size = (node.state / "log/access.log").stat().st_size
     tailer = wait_for(lambda: (t := told(node)["tailer"])["offset"] == size and t)
-    assert (tailer["released"], tailer["lag_bytes"], tailer["broken"]) == (0, 0, 0)
+    assert (tailer["lag_bytes"], tailer["broken"]) == (0, 0)
     assert tailer["lines"] == len(node.access_log()) >= 25
-    assert ended(node) == {("completed", "lua"): 20, ("client_abort", "lua"): 5}
+    # On a busy machine the log may be the first to tell.
+    by_verdict: Counter[str] = Counter()
+    for (verdict, _), count in ended(node).items():
+        by_verdict[verdict] += count
+    assert by_verdict == {"completed": 20, "client_abort": 5}
+    assert tailer["released"] == sum(n for (_, who), n in ended(node).items() if who == "log") < 12
 
 
 def test_a_rotation_of_nginxs_own_loses_no_line(
