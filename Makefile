@@ -14,11 +14,12 @@ run: setup
 
 setup: $(VENV)/installed
 
-$(VENV)/installed: setup.cfg pyproject.toml .ci/packages
+$(VENV)/installed: setup.cfg pyproject.toml .ci/packages .ci/prometheus
 	@sh .ci/packages "$(PYTHON)"
 	@echo "setup: virtual environment in $(VENV), with $(PYTHON)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-input -e '.[dev]'
+	@sh .ci/prometheus $(VENV)
 	@touch $@
 
 # One more than there are cores: most tests wait for something. A module's tests share a node.

@@ -16,6 +16,7 @@ from control.core.operation import (
     EndSession,
     Operation,
     Release,
+    Reroute,
     Result,
     Synced,
 )
@@ -87,6 +88,8 @@ class Admission:
         """Clients that left, by how far their streams had come."""
         self.dropped = 0
         """Releases that found no place in their gateways."""
+        self.unreachable: Counter[tuple[str, str]] = Counter()
+        """Streams whose backend could not be connected to, by (pool, backend)."""
 
     def batch(self, session: str, requests: Sequence[Ask | Operation]) -> Answered:
         """Do all that one gateway worker has pending, in order; answer each in its place."""
@@ -209,6 +212,8 @@ class Admission:
         self, session: str, request: Ask | Operation, now: float
     ) -> Operation | UnknownRoute | Refused:
         if not isinstance(request, Ask):
+            if isinstance(request, Reroute) and (lease := self._store.lease(request.id)):
+                self.unreachable[lease.pool, lease.backend] += 1
             return request
         pool = self._routes.get(request.route)
         if pool is None:
