@@ -1,6 +1,7 @@
 """What the ledger knows, as metric families: pools, leases, releases."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import NamedTuple
 
 from prometheus_client.core import Metric
@@ -9,6 +10,7 @@ from prometheus_client.registry import Collector
 import control
 from control.admission import Admission
 from control.core.pool import Backend, BackendState
+from control.core.verdict import Verdict, Witness
 from control.metrics.families import Families, Join
 
 
@@ -90,7 +92,7 @@ class LedgerCollector(Collector):
             "weir_backend_unreachable",
             "Streams whose engine could not be connected to",
             ["pool", "backend"],
-            admission.unreachable.items(),
+            [(where, admission.unreachable[where]) for where, _ in backends],
         )
         yield make.gauge(
             "weir_stream_mean_seconds",
@@ -121,7 +123,8 @@ class LedgerCollector(Collector):
             "weir_leases_ended",
             "Leases ended, by how and by who said so first",
             ["verdict", "witness"],
-            totals.ended.items(),
+            # Those that have not come yet, too: an increase begins at 0.
+            [(end, totals.ended[end]) for end in product(Verdict, Witness)],
         )
         yield make.gauge(
             "weir_lease_drift", "Granted - ended - live; always 0", [], [((), admission.drift())]

@@ -9,6 +9,7 @@ from prometheus_client import (
     Histogram,
     PlatformCollector,
     ProcessCollector,
+    disable_created_metrics,
 )
 
 from control.admission import Admission
@@ -24,6 +25,8 @@ class ServiceMetrics:
     """All that ``/metrics`` shows, and the two histograms to be fed."""
 
     def __init__(self, admission: Admission) -> None:
+        # A second series for each, with the time of its birth.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         families = Families()
         self.registry.register(LedgerCollector(admission, families))

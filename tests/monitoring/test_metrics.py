@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.client import Client, chat_body
 from tests.harness.node import Node, wait_for
 from tests.harness.prometheus import promtool
+from tests.monitoring.rules import alerts, metrics_in
 
 QA = {"X-Medical-Scene": "QA"}
 CONTRACT = {
@@ -86,3 +87,10 @@ def test_the_documentation_has_every_metric_and_no_other(text: str) -> None:
     assert {name: labels for name, labels in real.items() if labels} == {
         name: documented[name] for name, labels in real.items() if labels
     }
+
+
+def test_rules_ask_only_for_what_is_there(text: str) -> None:
+    asked = {name: metrics_in(rule["expr"]) for name, rule in alerts().items()}
+    there = families(text).keys()
+    assert {name: metrics - there for name, metrics in asked.items() if metrics - there} == {}
+    assert set().union(*asked.values()) > {"weir_lease_drift", "weir_decision_seconds"}

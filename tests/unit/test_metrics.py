@@ -101,11 +101,17 @@ def test_each_label_has_its_own_thousand(label: str) -> None:
 def test_an_engine_that_could_not_be_reached_is_counted_once_a_stream() -> None:
     service = Service()
     admission = service.admission
-    granted = admission.batch("node/1/1", [Reroute("unknown")])
-    assert granted.results and not service.samples("weir_backend_unreachable_total")
+    admission.batch("node/1/1", [Reroute("unknown")])
+    assert service.samples("weir_backend_unreachable_total") == {("gpu-0", "pool-0"): 0}
     admission.batch("node/1/1", [Ask("a", "/pool-0", "QA", 10)])
     admission.batch("node/1/1", [Reroute("a")])
     assert service.samples("weir_backend_unreachable_total") == {("gpu-0", "pool-0"): 1}
     assert service.samples("weir_backend_open") == {("gpu-0", "pool-0"): 0}
     service.now += 10
     assert service.samples("weir_backend_open") == {("gpu-0", "pool-0"): 1}
+
+
+def test_each_kind_of_end_is_there_before_it_has_come() -> None:
+    """An alert on the first lost lease needs the zero before it."""
+    ended = Service().samples("weir_leases_ended_total")
+    assert ended["lost", "session"] == ended["upstream_truncated", "lua"] == 0
