@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from control.alarms import Alarms, Sight
+from control.chronicle import Chronicle
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.estimate import Estimate
 from control.core.lease import Lease
@@ -23,6 +25,9 @@ from control.core.operation import (
 from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
 from control.core.verdict import Phase, Verdict, Witness
+from control.events import EventLog
+from control.history import Counts, History
+from control.progress import Progress, ProgressBoard, Report
 from control.stores.base import Store
 
 OWN_PAUSE_S = 1.0
@@ -63,7 +68,8 @@ class Answered(NamedTuple):
 
 
 class Admission:
-    """Decides, counts and forgets. ``clock`` gives monotonic seconds.
+    """Decides, counts and forgets. ``clock`` gives monotonic seconds, ``wall`` those since 1970,
+    which are only told.
 
     ``routes`` maps a route's path to its pool's name, each a pool of the store.
     """
@@ -74,11 +80,12 @@ class Admission:
         routes: Mapping[str, str],
         estimate: Estimate,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._routes = routes
         self._estimate = estimate
-        self.clock = clock
+        self.clock, self.wall = clock, wall
         self._passed_at = clock()
         self._lost: list[Lease] = []
         self._nodes: dict[str, Node] = {}
@@ -90,22 +97,35 @@ class Admission:
         """Releases that found no place in their gateways."""
         self.unreachable: Counter[tuple[str, str]] = Counter()
         """Streams whose backend could not be connected to, by (pool, backend)."""
+        self.events = EventLog(clock, wall)
+        history = History(clock(), wall(), self._counts(), store.pools())
+        self._chronicle = Chronicle(self.events, history, Alarms(estimate.smallest))
+        self._progress = ProgressBoard()
 
-    def batch(self, session: str, requests: Sequence[Ask | Operation]) -> Answered:
-        """Do all that one gateway worker has pending, in order; answer each in its place."""
+    def batch(
+        self,
+        session: str,
+        requests: Sequence[Ask | Operation],
+        progress: Sequence[Report] = (),
+    ) -> Answered:
+        """Do all that one gateway worker has pending, in order; answer each in its place.
+        ``progress`` is what it says of streams that it holds."""
         now = self._pass_time()
         asked = [self._operation(session, request, now) for request in requests]
         operations = [op for op in asked if not isinstance(op, UnknownRoute | Refused)]
         results: Sequence[Any] = self._store.apply(session, operations, now)
+        self._tell()
         for operation, result in zip(operations, results, strict=True):
             if isinstance(operation, Acquire):
-                self._count(operation.claim.pool, operation.claim.scene, result)
+                self._count(operation.claim.pool, operation.claim.scene, result, now)
         if len(results) < len(asked):
             left = iter(results)
             results = [op if isinstance(op, UnknownRoute | Refused) else next(left) for op in asked]
         heard = self._store.session(session)
         if heard is None:  # it ended itself in this very batch
             return Answered(results, False, ())
+        if progress:
+            self._progress.note(progress, heard.leases, now)
         return Answered(results, now - heard.synced_at > SYNC_EVERY_S, tuple(heard.cuts))
 
     def acquire(self, session: str, ask: Ask) -> Result | UnknownRoute:
@@ -132,10 +152,21 @@ class Admission:
         assert isinstance(synced, Synced)
         return synced.ended
 
-    def adjust(self, backend: Backend, limits: Limits) -> None:
-        """Put a backend's limits in force, and keep them over restarts.
+    def adjust(self, backend: Backend, limits: Limits, who: str) -> None:
+        """Put a backend's limits in force, and keep them over restarts; ``who`` has changed them.
         :class:`control.stores.StoreError` where they cannot be kept."""
+        pool = next(p for p in self._store.pools() if p.backends.get(backend.name) is backend)
+        before = backend.limits
         self._store.adjust(backend, limits)
+        if limits != before:
+            self._chronicle.adjusted(
+                pool.name,
+                backend.name,
+                before=before,
+                after=limits,
+                who=who,
+                now=self.clock(),
+            )
 
     def report_node(self, name: str, memory: MemoryState, report: Mapping[str, Any]) -> int:
         """An agent says how its node is; answered by the streams that run there."""
@@ -153,7 +184,13 @@ class Admission:
     def tick(self) -> list[Lease]:
         """Let time pass, and keep what it changed; to be called some times a second. Returns the
         leases that were lost."""
-        self._store.apply(None, (), self._pass_time())
+        now = self._pass_time()
+        self._store.apply(None, (), now)
+        self._tell()
+        sight = Sight(
+            self._store.pools(), self._nodes.values(), self._store.fault(), self._store.drift()
+        )
+        self._chronicle.tick(now, sight, self._counts)
         lost, self._lost = self._lost, []
         return lost
 
@@ -180,6 +217,17 @@ class Admission:
         self._pass_time()
         return self._store.lease(lease_id)
 
+    def progress(self, lease_id: str) -> Progress | None:
+        """How far a live stream has come, as its gateway last said."""
+        return self._progress.of(lease_id)
+
+    def history(self, minutes: int) -> dict[str, Any]:
+        """What happened in the last minutes (:meth:`control.history.History.shown`)."""
+        now = self._pass_time()
+        return self._chronicle.history.shown(
+            now, self.wall(), self._counts(), self._store.pools(), minutes
+        )
+
     def sessions(self) -> Sequence[Session]:
         """All sessions as they are now."""
         self._pass_time()
@@ -195,7 +243,18 @@ class Admission:
 
     def _alone(self, operation: Operation) -> Result:
         [result] = self._store.apply(None, [operation], self._pass_time())
+        self._tell()
         return result
+
+    def _tell(self) -> None:
+        """What has been kept may be told."""
+        changes = self._store.take_news()
+        if changes:
+            self._chronicle.changed(changes, self._store.pools())
+            self._progress.forget(changes)
+
+    def _counts(self) -> Counts:
+        return Counts.of(self._store.totals(), self.outcomes)
 
     def _pass_time(self) -> float:
         """Let time pass up to now. What is lost meanwhile is reported by the next tick."""
@@ -223,18 +282,19 @@ class Admission:
             node = self._nodes.get(session.partition("/")[0])
             if node is not None and not node.admits(now):
                 refused = Refused(Reason.NODE_MEMORY, pool, retry_after_s=NODE_MEMORY_RETRY_S)
-                self._count(pool, scene, refused)
+                self._count(pool, scene, refused, now)
                 return refused
         tokens = request.tokens
         if tokens is None:
             tokens = self._estimate.tokens(request.body_bytes, scene)
         return Acquire(Claim(request.id, pool, scene, tokens, session))
 
-    def _count(self, pool: str, scene: str, result: Result) -> None:
+    def _count(self, pool: str, scene: str, result: Result, now: float) -> None:
         match result:
             case Granted(repeated=False):
                 self.outcomes[pool, scene, "granted"] += 1
             case Refused(reason=reason):
                 self.outcomes[pool, scene, reason] += 1
+                self._chronicle.refused(scene, result, now)
             case AlreadyEnded():
                 self.outcomes[pool, scene, "already_ended"] += 1

@@ -73,12 +73,14 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
+        from control.subscribers import Subscribers  # noqa: PLC0415
         from control.wiring import build_admission, build_app  # noqa: PLC0415
 
         self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)
         self.lock.take()
         self.admission = build_admission(self.config, self.lock.was_held)
-        app = build_app(self.config, self.admission)
+        self.subscribers = Subscribers(self.admission.events)
+        app = build_app(self.config, self.admission, self.subscribers)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop
         # the world as often while thousands of leases come and go.
         gc.collect()
@@ -89,13 +91,20 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
 def start_ticking(worker: Any) -> None:
     """gunicorn's ``post_worker_init``: time passes also when nobody asks."""
-    admission = worker.app.admission
+    admission, subscribers = worker.app.admission, worker.app.subscribers
+
+    def tick() -> None:
+        for lease in admission.tick():
+            log.warning("lease_lost id=%s session=%s", lease.id, lease.session)
+        subscribers.tick()
 
     def forever() -> None:
         while True:
             gevent.sleep(TICK_S)
-            for lease in admission.tick():
-                log.warning("lease_lost id=%s session=%s", lease.id, lease.session)
+            try:
+                tick()
+            except Exception:  # time must go on
+                log.exception("tick_failed")
 
     worker.lock = worker.app.lock
     worker.ticker = gevent.spawn(forever)

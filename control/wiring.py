@@ -13,6 +13,7 @@ from control.config import Config
 from control.core.estimate import Estimate
 from control.core.pool import Backend, Pool
 from control.stores import MemoryStore, Store
+from control.subscribers import Subscribers
 
 JITTER = 0.25
 """Clients that were refused together come back spread over this part of their wait."""
@@ -29,7 +30,7 @@ def build_admission(config: Config, has_predecessor: bool) -> Admission:
     )
 
 
-def build_app(config: Config, admission: Admission) -> WsgiApp:
+def build_app(config: Config, admission: Admission, subscribers: Subscribers) -> WsgiApp:
     """The service's HTTP."""
     urls = {
         (name, backend.name): backend.url
@@ -37,7 +38,7 @@ def build_app(config: Config, admission: Admission) -> WsgiApp:
         for backend in pool.backends
     }
     tokens = {token.name: os.environ[token.env] for token in config.admin.tokens}
-    return create_app(admission, urls, tokens)
+    return create_app(admission, subscribers, urls, tokens)
 
 
 def build_store(config: Config, has_predecessor: bool) -> Store:

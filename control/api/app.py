@@ -10,13 +10,16 @@ import falcon
 
 from control.admission import Admission
 from control.api.data_plane import DataPlane
+from control.api.events import Events
 from control.api.health import Health, Metrics
+from control.api.history import History
 from control.api.leases import Leases
 from control.api.nodes import Nodes
 from control.api.pools import Backends, Pools
 from control.api.problems import problem, serialize
 from control.api.sessions import Sessions
 from control.metrics import ServiceMetrics
+from control.subscribers import Subscribers
 
 log = logging.getLogger("weir.api")
 
@@ -27,7 +30,10 @@ WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def create_app(
-    admission: Admission, urls: dict[tuple[str, str], str], tokens: Mapping[str, str]
+    admission: Admission,
+    subscribers: Subscribers,
+    urls: dict[tuple[str, str], str],
+    tokens: Mapping[str, str],
 ) -> WsgiApp:
     """Both planes over one :class:`Admission`.
 
@@ -36,7 +42,7 @@ def create_app(
     """
     metrics = ServiceMetrics(admission)
     data = create_data_plane(admission, urls, metrics)
-    admin = create_admin_plane(admission, metrics, tokens)
+    admin = create_admin_plane(admission, subscribers, metrics, tokens)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # The worker says which of its listeners a request came by.
@@ -64,7 +70,10 @@ def create_data_plane(
 
 
 def create_admin_plane(
-    admission: Admission, metrics: ServiceMetrics, tokens: Mapping[str, str]
+    admission: Admission,
+    subscribers: Subscribers,
+    metrics: ServiceMetrics,
+    tokens: Mapping[str, str],
 ) -> App:
     """Pools, leases, sessions, nodes, health and metrics for people."""
     app = _app([BearerTokens(tokens)] if tokens else [])
@@ -76,6 +85,8 @@ def create_admin_plane(
     app.add_route("/v1/nodes", Nodes(admission))
     app.add_route("/v1/nodes/{name}", Nodes(admission), suffix="one")
     _add_sessions(app, admission)
+    app.add_route("/v1/events", Events(admission, subscribers))
+    app.add_route("/v1/history", History(admission))
     app.add_route("/metrics", Metrics(metrics.registry))
     _add_health(app, admission)
     return app

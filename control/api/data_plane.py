@@ -39,14 +39,14 @@ class DataPlane:
         """``POST /v1/admission``"""
         began = perf_counter()
         try:
-            session, ops, dropped = wire.read_batch(read_body(req))
+            session, ops, dropped, progress = wire.read_batch(read_body(req))
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_batch", str(exc)) from exc
         if dropped:
             self._admission.dropped += dropped
             log.warning("releases_dropped session=%s count=%d", session, dropped)
         requests = [wire.to_request(session, op) for op in ops if not isinstance(op, wire.OpError)]
-        results, sync, cuts = self._admission.batch(session, requests)
+        results, sync, cuts = self._admission.batch(session, requests, progress)
         answers = [wire.to_answer(result, self._urls) for result in results]
         if len(answers) < len(ops):
             left = iter(answers)

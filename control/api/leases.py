@@ -44,7 +44,7 @@ class Leases:
         more = len(chosen) > limit
         resp.data = wire.encode(
             {
-                "leases": [_lease(lease, self._admission.clock()) for lease in page],
+                "leases": [_lease(lease, self._admission) for lease in page],
                 "next": str(page[-1].grant) if more else None,
             }
         )
@@ -53,7 +53,7 @@ class Leases:
         lease = self._admission.lease(lease_id)
         if lease is None:
             raise _no_lease(lease_id)
-        resp.data = wire.encode(_lease(lease, self._admission.clock()))
+        resp.data = wire.encode(_lease(lease, self._admission))
 
     def on_delete_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         """Force the release, or with ``cut`` have the stream ended, and the lease with it.
@@ -70,8 +70,10 @@ class Leases:
         resp.data = wire.encode(wire.ReleasedResult(outcome))
 
 
-def _lease(lease: Lease, now: float) -> dict[str, object]:
+def _lease(lease: Lease, admission: Admission) -> dict[str, object]:
+    now = admission.clock()
     age = now - lease.granted_at
+    progress = admission.progress(lease.id)
     return {
         "id": lease.id,
         "pool": lease.pool,
@@ -85,6 +87,7 @@ def _lease(lease: Lease, now: float) -> dict[str, object]:
         "witness": lease.witness,
         "granted_at": round(time.time() - age, 3),
         "age_s": round(age, 3),
+        "progress": progress and progress.shown(now),
     }
 
 

@@ -51,7 +51,7 @@ class Backends:
             change.state or before.state,
         )
         try:
-            self._admission.adjust(changed, after)
+            self._admission.adjust(changed, after, "admin")
         except StoreError as exc:
             raise problem(
                 falcon.HTTP_503, "journal", f"nothing was changed: {exc}; make room, or mend it"

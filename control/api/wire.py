@@ -1,7 +1,8 @@
 """The data plane's JSON, and its translation to and from the use cases' own types."""
 
+import contextlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -13,6 +14,7 @@ from control.core.node import MemoryState
 from control.core.operation import Operation, Release, Reroute, Result, Sync, Synced
 from control.core.pool import BackendState
 from control.core.verdict import Phase, Verdict, Witness
+from control.progress import Report
 
 MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
@@ -86,13 +88,18 @@ class SyncOp(Struct, tag="sync", tag_field="op"):
 Op = AcquireOp | RerouteOp | ReleaseOp | SyncOp
 
 
+ProgressEntry = tuple[LeaseId, Count, Count | None, Count]
+"""A stream's id, bytes, events (null: its answer is no event stream) and idle milliseconds."""
+
+
 class Batch(Struct):
     """A body of ``POST /v1/admission``. ``dropped``: releases that found no place in the gateway
-    since it was last answered."""
+    since it was last answered; ``progress``: of some streams that it holds."""
 
     session: SessionId
     ops: list[Op]
     dropped: Count = 0
+    progress: list[ProgressEntry] = []
 
 
 class _LooseBatch(Struct):
@@ -101,6 +108,7 @@ class _LooseBatch(Struct):
     session: SessionId
     ops: list[msgspec.Raw]
     dropped: Count = 0
+    progress: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class LeaseRequest(Wanted, kw_only=True):
@@ -251,6 +259,8 @@ _batch = msgspec.json.Decoder(Batch)
 
 _loose_batch = msgspec.json.Decoder(_LooseBatch)
 _op = msgspec.json.Decoder(Op)
+_entries = msgspec.json.Decoder(list[msgspec.Raw])
+_entry = msgspec.json.Decoder(ProgressEntry)
 _lease_request = msgspec.json.Decoder(LeaseRequest)
 _change = msgspec.json.Decoder(BackendChange)
 _report = msgspec.json.Decoder(NodeReport)
@@ -258,12 +268,21 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 
-def read_batch(body: bytes) -> tuple[str, Sequence[Op | OpError], int]:
-    """The session, its operations and what it dropped; :class:`WireError` where not even these
-    can be told."""
+class Told(NamedTuple):
+    """What a gateway worker has to say."""
+
+    session: str
+    ops: Sequence[Op | OpError]
+    dropped: int
+    progress: Sequence[Report]
+
+
+def read_batch(body: bytes) -> Told:
+    """What can be read of a batch; :class:`WireError` where not even its session can."""
     try:
         batch = _batch.decode(body)
-        return batch.session, batch.ops, batch.dropped
+        progress = [_to_report(entry) for entry in batch.progress]
+        return Told(batch.session, batch.ops, batch.dropped, progress)
     except UNREADABLE:
         return _read_loosely(body)
 
@@ -301,7 +320,7 @@ def plain(report: NodeReport) -> dict[str, Any]:
     return dict(msgspec.to_builtins(report))
 
 
-def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError], int]:
+def _read_loosely(body: bytes) -> Told:
     # Bytes that are not UTF-8 become a mark that no pattern or number admits.
     text = body.decode("utf-8", errors="replace")
     try:
@@ -309,7 +328,8 @@ def _read_loosely(body: bytes) -> tuple[str, list[Op | OpError], int]:
     except UNREADABLE as exc:
         told = f'{_why(exc)}; send {{"session": "node/pid/start", "ops": […]}}'
         raise WireError(told) from exc
-    return batch.session, [_read_op(raw) for raw in batch.ops], batch.dropped
+    ops = [_read_op(raw) for raw in batch.ops]
+    return Told(batch.session, ops, batch.dropped, _read_progress(batch.progress))
 
 
 def _read_op(raw: msgspec.Raw) -> Op | OpError:
@@ -317,6 +337,23 @@ def _read_op(raw: msgspec.Raw) -> Op | OpError:
         return _op.decode(raw)
     except UNREADABLE as exc:
         return OpError(_why(exc))
+
+
+def _read_progress(raw: msgspec.Raw) -> list[Report]:
+    """The entries that make sense: nothing depends on the others."""
+    reports = []
+    try:
+        for entry in _entries.decode(raw):
+            with contextlib.suppress(*UNREADABLE):
+                reports.append(_to_report(_entry.decode(entry)))
+    except UNREADABLE:
+        return []
+    return reports
+
+
+def _to_report(entry: ProgressEntry) -> Report:
+    lease_id, passed, events, idle_ms = entry
+    return Report(lease_id, passed, events, idle_ms / 1_000)
 
 
 def _why(exc: Exception) -> str:

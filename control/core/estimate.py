@@ -19,6 +19,11 @@ class Estimate:
     expected_output: Mapping[str, int]
     default_scene: str
 
+    @property
+    def smallest(self) -> int:
+        """Tokens of the smallest request that there is."""
+        return min(self.expected_output.values())
+
     def scene(self, asked: str) -> str:
         """The scene that counts: the one asked for, or the default where it is not known."""
         return asked if asked in self.expected_output else self.default_scene

@@ -6,10 +6,11 @@ past its limits; granted = ended + live; what a backend has in use is what its l
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from control.core.change import Change, ChangeKind
 from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
 from control.core.lease import Lease, LeaseState
 from control.core.pool import BackendState, Pool, in_use
@@ -74,6 +75,7 @@ class Ledger:
         self.next_grant = first_grant
         self.changed: set[str] = set()
         """Leases that were granted, moved or ended since whoever keeps them cleared this."""
+        self._news: list[Change] = []
         self._jitter = jitter
         self._tombstones = Tombstones()
         self._drains: list[tuple[float, int, str]] = []
@@ -122,7 +124,7 @@ class Ledger:
             self._finish(lease, Verdict.UPSTREAM_ERROR, Witness.LUA, now)
             self._tombstones.add(lease.id, now)
             return choice
-        self._move(lease, lease.pool, choice.name)
+        self._move(lease, lease.pool, choice.name, now)
         return self._granted(lease)
 
     def release(
@@ -238,11 +240,19 @@ class Ledger:
                 assert lease.drain_until is not None
                 heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
 
-    def withdraw(self, lease: Lease) -> None:
-        """Undo a grant that nobody has been told of."""
-        self.totals.granted -= 1
-        self.pools[lease.pool].backends[lease.backend].drop(lease)
-        self._forget(lease)
+    def withdraw(self, leases: Sequence[Lease]) -> None:
+        """Undo grants that nobody has been told of."""
+        for lease in leases:
+            self.totals.granted -= 1
+            self.pools[lease.pool].backends[lease.backend].drop(lease)
+            self._forget(lease)
+        grants = {lease.grant for lease in leases}
+        self._news = [change for change in self._news if change.lease.grant not in grants]
+
+    def take_news(self) -> list[Change]:
+        """What became of leases since this was last asked, in order."""
+        news, self._news = self._news, []
+        return news
 
     # -- what may be asked ---------------------------------------------------------------
 
@@ -324,6 +334,7 @@ class Ledger:
         self.next_grant = max(self.next_grant, lease.grant + 1)
         self.changed.add(lease.id)
         self._take(lease, now)
+        self._tell(ChangeKind.GRANTED, lease, now)
         return lease
 
     def _take(self, lease: Lease, now: float) -> None:
@@ -337,13 +348,14 @@ class Ledger:
             session = self.sessions[session_id] = Session(session_id, now)
         return session
 
-    def _move(self, lease: Lease, pool: str, backend: str) -> None:
+    def _move(self, lease: Lease, pool: str, backend: str, now: float) -> None:
         if (lease.pool, lease.backend) == (pool, backend):
             return
         self.pools[lease.pool].backends[lease.backend].drop(lease)
         lease.pool, lease.backend = pool, backend
         self.pools[pool].backends[backend].hold(lease)
         self.changed.add(lease.id)
+        self._tell(ChangeKind.MOVED, lease, now)
 
     def _has_place(self, held: Held) -> bool:
         return held.pool in self.pools and held.backend in self.pools[held.pool].backends
@@ -358,7 +370,7 @@ class Ledger:
         if lease.session != session_id:
             return None
         if lease.state is LeaseState.ACTIVE:
-            self._move(lease, held.pool, held.backend)
+            self._move(lease, held.pool, held.backend, now)
             return None
         if lease.verdict is not Verdict.LOST:
             return None
@@ -368,6 +380,7 @@ class Ledger:
         lease.verdict = lease.witness = lease.drain_until = None
         self._session(session_id, now).leases.add(lease.id)
         self.changed.add(lease.id)
+        self._tell(ChangeKind.MOVED, lease, now)
         return lease
 
     def _release(
@@ -407,6 +420,7 @@ class Ledger:
         lease.drain_until = now + pool.drain
         self._uncut(lease)
         self.changed.add(lease.id)
+        self._tell(ChangeKind.DRAINING, lease, now)
         heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
 
     def _remove(self, lease: Lease, now: float) -> None:
@@ -418,6 +432,12 @@ class Ledger:
         lease.state = LeaseState.ENDED
         self._forget(lease)
         self.totals.ended[lease.verdict, lease.witness] += 1
+        self._tell(ChangeKind.ENDED, lease, now)
+
+    def _tell(self, kind: ChangeKind, lease: Lease, now: float) -> None:
+        self._news.append(
+            Change(kind, now, lease, lease.pool, lease.backend, lease.verdict, lease.witness)
+        )
 
     def _forget(self, lease: Lease) -> None:
         del self.leases[lease.id]

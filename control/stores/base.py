@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from control.core.change import Change
 from control.core.lease import Lease
 from control.core.ledger import Totals
 from control.core.operation import Operation, Result
@@ -32,6 +33,10 @@ class Store(Protocol):
 
     def tick(self, now: float) -> list[Lease]:
         """Let time pass: drains end, silent sessions' leases are lost. Returns the lost."""
+
+    def take_news(self) -> list[Change]:
+        """What became of leases since this was last asked, in order. To be asked after
+        :meth:`apply`: a grant that could not be kept is not in it."""
 
     def forgive(self, seconds: float, now: float) -> None:
         """Nobody could be heard for so long: that silence is not the sessions'."""

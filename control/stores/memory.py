@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from control.core.change import Change
 from control.core.decision import Granted, Reason, Refused
 from control.core.lease import Lease
 from control.core.ledger import Ledger, Totals
@@ -83,6 +84,9 @@ class MemoryStore:
 
     def tick(self, now: float) -> list[Lease]:
         return self._ledger.tick(now)
+
+    def take_news(self) -> list[Change]:
+        return self._ledger.take_news()
 
     def forgive(self, seconds: float, now: float) -> None:
         self._ledger.forgive(seconds, now)
@@ -173,13 +177,15 @@ class MemoryStore:
     ) -> list[Result]:
         """The results where what was granted could not be kept: nobody has been told yet."""
         kept = list(results)
+        withdrawn = []
         for n, (operation, result) in enumerate(zip(operations, results, strict=True)):
             match operation, result:
                 case Acquire(), Granted(lease, repeated=False):
                     if self._ledger.leases.get(lease.id) is lease:
-                        self._ledger.withdraw(lease)
-                        self._ledger.changed.discard(lease.id)
+                        withdrawn.append(lease)
                     kept[n] = Refused(Reason.ADMISSION_DOWN, lease.pool, retry_after_s=RETRY_S)
+        self._ledger.withdraw(withdrawn)
+        self._ledger.changed.difference_update(lease.id for lease in withdrawn)
         return kept
 
     def _take_up(self, saved: Saved) -> None:

@@ -70,7 +70,7 @@ def read(body: bytes) -> Sequence[Op | OpError] | None:
 
 
 def test_a_sound_batch_is_read_in_order() -> None:
-    session, ops, _ = wire.read_batch(
+    session, ops, _, _ = wire.read_batch(
         batch(
             acquire("a", bytes="120", scene='"QA"'),
             acquire("b", tokens="7"),
@@ -90,7 +90,7 @@ def test_a_sound_batch_is_read_in_order() -> None:
 
 
 def test_a_batch_without_operations_is_sound() -> None:
-    assert wire.read_batch(batch()) == ("node/1/2", [], 0)
+    assert wire.read_batch(batch()) == ("node/1/2", [], 0, [])
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_batch_without_operations_is_sound() -> None:
     ids=lambda op: op[:60],
 )  # fmt: skip
 def test_one_operation_that_is_nonsense_spoils_no_other(nonsense: str) -> None:
-    session, ops, _ = wire.read_batch(batch(acquire("before"), nonsense, acquire("after")))
+    session, ops, _, _ = wire.read_batch(batch(acquire("before"), nonsense, acquire("after")))
     assert session == "node/1/2"
     before, wrong, after = ops
     assert isinstance(before, AcquireOp) and before.id == "before"
@@ -124,7 +124,7 @@ def test_one_operation_that_is_nonsense_spoils_no_other(nonsense: str) -> None:
 @pytest.mark.parametrize("junk", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"])
 def test_bytes_that_are_not_utf_8_spoil_their_own_operation_only(junk: bytes) -> None:
     body = batch(acquire("before"), acquire("@@"), acquire("after")).replace(b"@@", junk)
-    _, [before, wrong, after], _ = wire.read_batch(body)
+    _, [before, wrong, after], _, _ = wire.read_batch(body)
     assert isinstance(before, AcquireOp) and isinstance(after, AcquireOp)
     assert isinstance(wrong, OpError)
 
@@ -333,7 +333,7 @@ def test_every_reason_has_a_status_that_a_client_understands() -> None:
 
 def test_what_is_read_can_be_written_again() -> None:
     sound = batch(acquire("a", bytes="12"), '{"op":"sync","ids":["a"]}')
-    _, ops, _ = wire.read_batch(sound)
+    _, ops, _, _ = wire.read_batch(sound)
     assert [type(op) for op in ops] == [AcquireOp, SyncOp]
     again = msgspec.json.encode({"session": "s", "ops": list(ops)})
     assert wire.read_batch(again)[1] == ops
