@@ -1,5 +1,6 @@
 """``weir check``: what on this machine would keep a sound configuration from working."""
 
+import json
 import os
 import pwd
 import resource
@@ -8,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from control.config import Config, Fault
+from control.config import Config, ConfigError, Fault, load
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
 from control.render import (
@@ -31,10 +32,7 @@ BACKLOG = 4096
 
 def check(config: Config) -> int:
     """Print every fault, or that there is none. Returns the exit code."""
-    faults = list(fatal_faults(config))
-    nowhere = {"nginx.user", "state"} & {fault.path for fault in faults}
-    if not nowhere:  # else nothing can be rendered
-        faults += machine_faults(config)
+    faults = all_faults(config)
     for fault in faults:
         print(fault, file=sys.stderr)
     print(worst_case())
@@ -42,6 +40,34 @@ def check(config: Config) -> int:
         return 1
     print("weir check: configuration and machine are sound")
     return 0
+
+
+def check_json(file: Path) -> int:
+    """Print the same of a file for scripts: ``{"file","version","sound","faults":[{"path",
+    "problem"}]}``; no version where the file itself is at fault. Returns the exit code."""
+    version, faults = None, []
+    try:
+        config = load(file)
+        version, faults = config.version, all_faults(config)
+    except ConfigError as exc:
+        faults = list(exc.faults)
+    told = {
+        "file": str(file),
+        "version": version,
+        "sound": not faults,
+        "faults": [{"path": fault.path, "problem": fault.message} for fault in faults],
+    }
+    print(json.dumps(told, indent=2))
+    return 1 if faults else 0
+
+
+def all_faults(config: Config) -> list[Fault]:
+    """Every fault of this machine at once."""
+    faults = list(fatal_faults(config))
+    nowhere = {"nginx.user", "state"} & {fault.path for fault in faults}
+    if not nowhere:  # else nothing can be rendered
+        faults += machine_faults(config)
+    return faults
 
 
 def worst_case() -> str:

@@ -1,27 +1,41 @@
-"""The ``weir`` command. Exit codes: 0 done, 1 failed, 2 wrong usage."""
+"""The ``weir`` command: its arguments, and what runs them. Exit codes: 0 done, 1 failed, 2 wrong
+usage. The commands that talk to a running service are in ``control.terminal``."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import control
 from control.config import Config, ConfigError, for_engines, load
-from control.config.units import Address, address, seconds
+from control.config.units import Address, address
 from control.nginx import NginxError, find_nginx
+from control.terminal.parser import add_commands, add_file, count, duration
 
 SIMULATED_ENGINE = "127.0.0.1:8000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    _speak_any_encoding()
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if fault := options.fault_of(options) if "fault_of" in options else None:
+        print(f"weir {options.command}: {fault}", file=sys.stderr)
+        return 2
     try:
         code: int = options.run(options)
+        sys.stdout.flush()
         return code
     except ConfigError as exc:
         print(f"weir: {exc}", file=sys.stderr)
+    except BrokenPipeError:
+        # Whoever read has had enough, as `head` has.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (NginxError, OSError) as exc:
         print(f"weir: {exc}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -29,15 +43,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
+def _speak_any_encoding() -> None:
+    """A character that a terminal's encoding lacks is written as its number."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="weir", description="Admission control for self-hosted LLM streaming."
     )
     parser.add_argument("--version", action="version", version=f"weir {control.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     up = commands.add_parser("up", help="the whole node in the foreground")
-    up.add_argument("-c", "--config", type=Path, metavar="FILE", help="weir.yml")
+    add_file(up, "-c", "--config", metavar="FILE", help="weir.yml")
     up.add_argument(
         "--engine", action="append", metavar="URL", help="an engine, instead of a file; repeatable"
     )
@@ -58,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about)
         _add_config(command)
         command.set_defaults(run=run)
+        if name == "check":
+            command.add_argument("--json", action="store_true", help="for scripts")
 
     render = commands.add_parser("render", help="write nginx's configuration to a folder")
     _add_config(render)
@@ -70,18 +93,21 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument(
         "--listen", type=_address, default=address(SIMULATED_ENGINE), metavar="HOST:PORT"
     )
-    simulate.add_argument("--kv-tokens", type=_count, default=100_000, metavar="N")
-    simulate.add_argument("--step", type=_seconds, default=0.02, metavar="DURATION")
-    simulate.add_argument("--keepalive", type=_seconds, default=5.0, metavar="DURATION")
-    simulate.add_argument("--restart", type=_seconds, default=2.0, metavar="DURATION")
+    simulate.add_argument("--kv-tokens", type=count, default=100_000, metavar="N")
+    simulate.add_argument("--step", type=duration, default=0.02, metavar="DURATION")
+    simulate.add_argument("--keepalive", type=duration, default=5.0, metavar="DURATION")
+    simulate.add_argument("--restart", type=duration, default=2.0, metavar="DURATION")
     simulate.set_defaults(run=_simulate)
+
+    add_commands(commands)
+    completion = commands.add_parser("completion", help="a script that makes a shell complete this")
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    completion.set_defaults(run=partial(_completion, parser))
     return parser
 
 
 def _add_config(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-c", "--config", type=Path, default=Path("weir.yml"), metavar="FILE", help="weir.yml"
-    )
+    add_file(command, "-c", "--config", default=Path("weir.yml"), metavar="FILE", help="weir.yml")
 
 
 def _address(text: str) -> Address:
@@ -91,19 +117,6 @@ def _address(text: str) -> Address:
         return address(text)
     except ValueError as exc:
         raise argparse.ArgumentTypeError(f"{text!r} {exc}") from exc
-
-
-def _seconds(text: str) -> float:
-    try:
-        return seconds(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} {exc}") from exc
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:12]) <= 1_000_000_000):
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
-    return int(text)
 
 
 def _up(options: argparse.Namespace) -> int:
@@ -146,9 +159,16 @@ def _agent(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from control.check import check
+    from control.check import check, check_json
 
-    return check(load(options.config))
+    return check_json(options.config) if options.json else check(load(options.config))
+
+
+def _completion(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    from control.terminal.completion import script
+
+    print(script(parser, options.shell))
+    return 0
 
 
 def _render(options: argparse.Namespace) -> int:

@@ -1,19 +1,21 @@
 """One service over HTTP: a Unix socket, or TCP with a token and TLS."""
 
-import socket
-from collections.abc import Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlencode
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.connection import HTTPConnection
-from urllib3.connectionpool import HTTPConnectionPool
+import urllib3.exceptions
+
+from control.client.unix_socket import UnixAdapter
 
 UNIX = "unix:"
 MAX_TOLD = 300
 """Characters of an answer that an error quotes."""
+READ_BYTES = 1 << 16
 
 
 class ServiceError(Exception):
@@ -57,7 +59,7 @@ class Connection:
         self._session.trust_env = False
         if address.startswith(UNIX):
             self._base = "http://weir"
-            self._session.mount(self._base, _UnixAdapter(address.removeprefix(UNIX)))
+            self._session.mount(self._base, UnixAdapter(address.removeprefix(UNIX)))
         else:
             self._base = address.rstrip("/")
         if ca:
@@ -78,50 +80,83 @@ class Connection:
         self.close()
 
     def _object(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str | None] | None = None,
     ) -> dict[str, Any]:
         """The answer, an object."""
-        answer = self._json(self._call(method, path, body))
+        answer = self._json(self._call(method, path + query_text(query or {}), body))
         if not isinstance(answer, dict):
             raise ServiceError(f"{method} {path} at {self.address}: not an object")
         return answer
 
     def _list(
-        self, method: str, path: str, key: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        key: str,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str | None] | None = None,
     ) -> list[dict[str, Any]]:
         """The objects under ``key`` of the answer."""
-        answer = self._json(self._call(method, path, body))
+        answer = self._json(self._call(method, path + query_text(query or {}), body))
         entries = answer.get(key) if isinstance(answer, dict) else None
         if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
             raise ServiceError(f"{method} {path} at {self.address}: no {key} in the answer")
         return entries
 
     def _call(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
+        send = partial(
+            self._session.request, method, self._base + path, json=body, headers=headers,
+            timeout=self._timeout_s, allow_redirects=False,
+        )  # fmt: skip
+        with self._errors(method, path):
+            try:
+                response = send()
+            except requests.Timeout:
+                raise
+            except requests.ConnectionError:
+                # A kept connection may be closed just now, as by a service that hands over.
+                response = send()
+        self._raise_refusal(method, path, response)
+        return response
+
+    def _stream(
+        self, path: str, headers: Mapping[str, str], silence_s: float
+    ) -> Generator[bytes, None, None]:
+        """The bytes of an answer without end, as they come; ``silence_s`` bounds the wait for
+        the next ones. Its connection closes with the generator."""
+        with self._errors("GET", path), closing(
+            self._session.get(
+                self._base + path, headers=headers, stream=True, allow_redirects=False,
+                timeout=(self._timeout_s, silence_s),
+            )
+        ) as response:  # fmt: skip
+            self._raise_refusal("GET", path, response)
+            while chunk := response.raw.read1(READ_BYTES):
+                yield chunk
+
+    @contextmanager
+    def _errors(self, method: str, path: str) -> Iterator[None]:
         try:
-            response = self._send(method, path, body)
-        except (requests.RequestException, OSError) as exc:
+            yield
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as exc:
             raise ServiceError(f"{method} {path} at {self.address}: {_cause(exc)}") from exc
+
+    def _raise_refusal(self, method: str, path: str, response: requests.Response) -> None:
         if response.status_code // 100 != 2:
             code, detail = _problem(response)
             told = f"{response.status_code} {detail}".strip()
             message = f"{method} {path} at {self.address}: {told}"
             raise ServiceError(message, response.status_code, code, detail)
-        return response
-
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None) -> requests.Response:
-        send = partial(
-            self._session.request, method, self._base + path, json=body,
-            timeout=self._timeout_s, allow_redirects=False,
-        )  # fmt: skip
-        try:
-            return send()
-        except requests.Timeout:
-            raise
-        except requests.ConnectionError:
-            # A kept connection may be closed just now, as by a service that hands over.
-            return send()
 
     def _json(self, response: requests.Response) -> Any:
         try:
@@ -130,48 +165,10 @@ class Connection:
             raise ServiceError(f"{self.address} answered what is not JSON") from exc
 
 
-class _UnixConnection(HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("weir")
-        self._path = path
-
-    def _new_conn(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(self.timeout)
-            sock.connect(str(self._path))
-        except OSError:
-            sock.close()
-            raise
-        return sock
-
-
-class _UnixPool(HTTPConnectionPool):
-    """The open connections to one Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__("weir")
-        self._path = path
-
-    def _new_conn(self) -> _UnixConnection:
-        return _UnixConnection(self._path)
-
-
-class _UnixAdapter(HTTPAdapter):
-    """What requests sends through."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._pool = _UnixPool(Path(path))
-
-    def get_connection_with_tls_context(self, *_: Any, **__: Any) -> _UnixPool:
-        return self._pool
-
-    def close(self) -> None:
-        self._pool.close()
-        super().close()
+def query_text(query: Mapping[str, str | None]) -> str:
+    """``?name=value…`` of what is given."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _cause(exc: BaseException) -> str:

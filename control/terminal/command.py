@@ -1,0 +1,31 @@
+"""Runs one command against one service: errors become a line and an exit code."""
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from control.client import AdminClient, ServiceError
+from control.terminal.place import PlaceError, explain, find_place
+from control.terminal.screen import Screen
+from control.terminal.words import plain
+
+Command = Callable[[AdminClient, Screen, argparse.Namespace], int]
+
+
+def run(command: Command, options: argparse.Namespace) -> int:
+    """Do it; its exit code."""
+    try:
+        place = find_place(options)
+    except PlaceError as exc:
+        return fail(str(exc))
+    try:
+        with place.client() as client:
+            return command(client, Screen(options.json), options)
+    except ServiceError as exc:
+        return fail(explain(exc, place))
+
+
+def fail(why: str) -> int:
+    """Say why on stderr, in one line."""
+    print(f"weir: {plain(why)}", file=sys.stderr)
+    return 1

@@ -1,0 +1,122 @@
+"""Which service a command talks to, and as whom."""
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from control.client import AdminClient, ServiceError
+from control.config import Config, load
+
+ADDRESS_VARIABLE = "WEIR_ADMIN"
+TOKEN_VARIABLE = "WEIR_ADMIN_TOKEN"  # the variable's name
+DEFAULT_FILES = (Path("weir.yml"), Path("/etc/weir/weir.yml"))
+DEFAULT_ADDRESS = "http://127.0.0.1:8081"
+TIMEOUT_S = 10.0
+MAX_TOKEN_BYTES = 4_096
+ROLES = ("admin", "operate", "read")
+
+
+class PlaceError(Exception):
+    """No service can be asked so; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A service's address, and how to show oneself there; ``told_by`` says where the token is
+    from. ``config`` is the file that named the service, where one did."""
+
+    address: str
+    token: str | None
+    told_by: str
+    config: Config | None
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def client(self) -> AdminClient:
+        """A client of it."""
+        return AdminClient(
+            self.address, self.token, TIMEOUT_S,
+            ca=self.ca, certificate=self.certificate, key=self.key,
+        )  # fmt: skip
+
+
+def find_place(options: argparse.Namespace) -> Place:
+    """``--admin``, ``-c``, ``WEIR_ADMIN``, ``weir.yml`` here or in ``/etc/weir``, or this
+    machine's usual address, the first that is given."""
+    address = options.admin
+    config = None
+    if not address and options.config:
+        config = load(options.config)
+    elif not address and not (address := os.environ.get(ADDRESS_VARIABLE)):
+        file = next((file for file in DEFAULT_FILES if file.is_file()), None)
+        config = load(file) if file else None
+    if not address:
+        address = admin_url(config) if config else DEFAULT_ADDRESS
+    if not address.startswith(("http://", "https://")):
+        raise PlaceError(f"{address!r} is no service's address: it must be http(s)://HOST:PORT")
+    token, told_by = _token(options.token_file, config)
+    for file in (options.ca, options.cert, options.key):
+        if file and not os.access(file, os.R_OK):
+            raise PlaceError(f"{file} cannot be read: name a PEM file")
+    return Place(address, token, told_by, config, options.ca, options.cert, options.key)
+
+
+def admin_url(config: Config) -> str:
+    """Where this machine reaches the admin plane of a configuration."""
+    listen = config.admin.listen
+    local = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.host)
+    scheme = "https" if getattr(config.admin, "tls", None) else "http"
+    return f"{scheme}://{local}:{listen.port}" if local else f"{scheme}://{listen}"
+
+
+def explain(exc: ServiceError, place: Place) -> str:
+    """An error of the service in one line: what it was, and how to mend it."""
+    if exc.status is None:
+        cause = str(exc).rsplit(": ", 1)[-1].rsplit("] ", 1)[-1]
+        return (
+            f"no service answers at {place.address} ({cause}): start it with weir up, or name "
+            f"another with --admin URL or {ADDRESS_VARIABLE}"
+        )
+    if exc.status == 401 and place.token is None:
+        return (
+            f"{place.address} asks for a token: set {TOKEN_VARIABLE}, or name a file that has it "
+            "with --token-file"
+        )
+    if exc.status == 401:
+        return (
+            f"{place.address} does not know the token of {place.told_by}: it must be one of those "
+            "under admin.tokens in the service's weir.yml"
+        )
+    if exc.status == 403:
+        return f"{exc.detail or 'forbidden'} (the token is that of {place.told_by})"
+    return exc.detail or str(exc)
+
+
+def _token(file: Path | None, config: Config | None) -> tuple[str | None, str]:
+    if file:
+        return read_token(file), f"--token-file {file}"
+    if value := os.environ.get(TOKEN_VARIABLE):
+        return value, TOKEN_VARIABLE
+    # On the service's own machine its file says where the tokens are.
+    known = config.admin.tokens if config else ()
+    for token in sorted(known, key=lambda each: ROLES.index(getattr(each, "role", "admin"))):
+        if token.env and (value := os.environ.get(token.env)):
+            return value, token.env
+        if (path := getattr(token, "file", None)) and os.access(path, os.R_OK):
+            return read_token(path), str(path)
+    return None, ""
+
+
+def read_token(file: Path) -> str:
+    """The token in a file, or :class:`PlaceError`."""
+    try:
+        with file.open("rb") as opened:
+            token = opened.read(MAX_TOKEN_BYTES).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is not ASCII"
+        raise PlaceError(f"--token-file: {file} cannot be read: {why}") from exc
+    if not token or any(c.isspace() or not c.isprintable() for c in token):
+        raise PlaceError(f"--token-file: {file} must have one token, on one line")
+    return token

@@ -1,0 +1,465 @@
+"""The commands that talk to a running service, against a real node."""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from control.cli import main
+from control.client import AdminClient
+from tests.harness.client import Client, chat_body
+from tests.harness.node import WEIR, Engine, Node, free_port, wait_for
+
+QA = {"X-Medical-Scene": "QA"}
+BACKEND = "default/gpu-0"
+
+
+@pytest.fixture(autouse=True)
+def no_place_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No variables that name a service."""
+    for name in ("WEIR_ADMIN", "WEIR_ADMIN_TOKEN", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def weir(node: Node, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs one command against the node: exit code, stdout, stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            code = main([*arguments, "--admin", node.admin])
+        except SystemExit as exc:
+            code = int(exc.code or 0)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def streams(node: Node) -> Iterator[Callable[[int], list[Client]]]:
+    """Starts streams that run until the test is over."""
+    clients: list[Client] = []
+
+    def start(count: int) -> list[Client]:
+        before = node.in_use()[0]
+        for _ in range(count):
+            client = Client(node.port)
+            client.post(chat_body(10_000, gap_ms=50), headers=QA).head()
+            clients.append(client)
+        wait_for(lambda: node.in_use()[0] == before + count)
+        return clients
+
+    yield start
+    for client in clients:
+        client.fin()
+    node.settled()
+
+
+def as_json(done: tuple[int, str, str]) -> Any:
+    code, out, err = done
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# -- looking -----------------------------------------------------------------------------------
+
+Weir = Callable[..., tuple[int, str, str]]
+Streams = Callable[[int], list[Client]]
+
+
+def test_json_is_what_the_api_says(weir: Weir, node: Node, streams: Streams) -> None:
+    streams(2)
+    assert as_json(weir("pools", "--json")) == node.get("/v1/pools")
+    assert as_json(weir("pools", "default", "--json")) == node.pool()
+    leases = as_json(weir("leases", "--json"))["leases"]
+    assert [lease["id"] for lease in leases] == [lease["id"] for lease in node.leases()]
+    assert as_json(weir("sessions", "--json")).keys() == {"sessions"}
+    [told] = as_json(weir("nodes", "--json"))["nodes"]
+    assert told["streams"] == 2 and told["memory"]["state"] == "ok"
+    assert as_json(weir("nodes", told["name"], "--json"))["name"] == told["name"]
+    assert as_json(weir("top", "--json")).keys() == {"pools", "nodes", "leases"}
+
+
+def test_tables_say_the_same_to_people(weir: Weir, node: Node, streams: Streams) -> None:
+    streams(2)
+    _, out, _ = weir("pools")
+    head, row = out.splitlines()
+    assert head.split()[:4] == ["POOL/BACKEND", "STATE", "STREAMS", "TOKENS"]
+    assert row.split()[:4] == [BACKEND, "active", "2/25", f"{node.in_use()[1]:,}/80,000"]
+    _, out, _ = weir("leases")
+    for lease, row in zip(node.leases(), out.splitlines()[1:], strict=True):
+        assert row.split()[:4] == [lease["id"], BACKEND, "QA", f"{lease['tokens']:,}"]
+        assert row.split()[4].endswith("s")
+    for command in ("nodes", "sessions", "top"):
+        code, out, err = weir(command)
+        assert (code, err) == (0, "") and out.count("\n") > 1
+
+
+def test_leases_are_filtered_and_limited(weir: Weir, node: Node, streams: Streams) -> None:
+    streams(3)
+    code, out, err = weir("leases", "--limit", "2")
+    assert code == 0 and len(out.splitlines()) == 3 and "there are more" in err
+    code, out, err = weir("leases", "--limit", "3")
+    assert code == 0 and len(out.splitlines()) == 4 and err == ""
+    assert len(as_json(weir("leases", "--all", "--pool", "default", "--json"))["leases"]) == 3
+    assert as_json(weir("leases", "--state", "draining", "--json"))["leases"] == []
+
+
+def test_a_narrow_terminal_leaves_columns_out_and_never_an_id(
+    weir: Weir, node: Node, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams(1)
+    [lease] = node.leases()
+    for width in (1, 20, 41, 60, 80, 120, 200):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for command in ("pools", "leases", "nodes", "sessions", "top"):
+            code, out, _ = weir(command)
+            assert code == 0
+            if width > 40:
+                assert all(len(line) <= width for line in out.splitlines())
+            if width > 40 and command == "leases":
+                assert lease["id"] in out and len(out.splitlines()) == 2
+
+
+# -- ending ------------------------------------------------------------------------------------
+
+
+def test_kill_ends_the_stream_and_sees_its_lease_gone(
+    weir: Weir, node: Node, streams: Streams
+) -> None:
+    [client] = streams(1)
+    [lease] = node.leases()
+    code, out, err = weir("kill", lease["id"])
+    assert (code, err) == (0, "") and f"{lease['id']}: stream ended" in out
+    with pytest.raises(ConnectionError):  # and never ends as if it were whole
+        client.rest()
+    node.settled()
+    code, out, err = weir("kill", "nothing")
+    assert (code, out) == (1, "") and "no live lease 'nothing'" in err
+
+
+def test_kill_without_cut_gives_the_room_back_only(
+    weir: Weir, node: Node, streams: Streams
+) -> None:
+    [client] = streams(1)
+    [lease] = node.leases()
+    told = as_json(weir("kill", "--no-cut", "--json", lease["id"]))
+    assert told == {"leases": [{"id": lease["id"], "outcome": "released", "gone": True}]}
+    wait_for(lambda: node.in_use() == (0, 0))
+    assert client.events(2)
+
+
+# -- changing ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_configured(node: Node) -> Iterator[None]:
+    """The backend's limits and state are the file's again at the end."""
+    yield
+    with AdminClient(node.admin, timeout_s=10) as client:
+        client.set_limits("default", "gpu-0", max_streams=25, max_tokens=80_000)
+        client.set_state("default", "gpu-0", "active")
+
+
+def test_drain_waits_until_the_backend_is_empty(
+    weir: Weir, node: Node, streams: Streams, as_configured: None
+) -> None:
+    clients = streams(3)
+    code, out, err = weir("drain", BACKEND, "--wait", "--timeout", "100ms")
+    assert code == 1 and "3 streams may finish" in out
+    assert "3 streams left" in err and "see weir leases" in err
+    with Client(node.port) as late:
+        assert late.request(chat_body(1), headers=QA)[0].status == 503
+    for client in clients:
+        client.fin()
+    code, out, err = weir("drain", BACKEND, "--wait")
+    assert code == 0 and f"{BACKEND}: empty" in err
+    code, out, _ = weir("activate", BACKEND)
+    assert code == 0 and "active: admits up to 25 streams" in out
+    assert node.pool()["backends"][0]["state"] == "active"
+
+
+def test_disable_and_activate(weir: Weir, node: Node, as_configured: None) -> None:
+    assert as_json(weir("disable", BACKEND, "--json"))["state"] == "disabled"
+    assert node.pool()["backends"][0]["state"] == "disabled"
+    assert as_json(weir("activate", BACKEND, "--json"))["state"] == "active"
+
+
+def test_limit_says_what_becomes_of_what_runs(
+    weir: Weir, node: Node, streams: Streams, as_configured: None
+) -> None:
+    streams(3)
+    code, out, _ = weir("limit", BACKEND, "--streams", "2", "--dry-run")
+    assert code == 0 and "streams 25 -> 2" in out and "nothing was changed" in out
+    assert node.pool()["backends"][0]["max_streams"] == 25
+    code, out, _ = weir("limit", BACKEND, "--streams", "2", "--tokens", "9000")
+    assert code == 0
+    assert "streams 25 -> 2, tokens 80,000 -> 9,000" in out
+    assert "3 streams are in use of 2: nothing is cut" in out
+    assert "weir.yml says streams 25, tokens 80000" in out
+    assert node.in_use()[0] == 3
+    _, out, _ = weir("pools")
+    assert "streams 25, tokens 80000" in out
+
+
+# -- errors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("pools", "nope"), "no pool 'nope'; there are: default"),
+        (("drain", "nope/gpu-0"), "there are: default"),
+        (("drain", "default/nope"), "there are: gpu-0"),
+        (("nodes", "nope"), "no node 'nope'"),
+        (("leases", "--state", "draining", "--admin", "nonsense"), "http(s)://HOST:PORT"),
+        (("pools", "--token-file", "/none"), "--token-file: /none cannot be read"),
+        (("pools", "--ca", "/none"), "/none cannot be read: name a PEM file"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_an_error_is_one_line_on_stderr(weir: Weir, arguments: tuple[str, ...], told: str) -> None:
+    if "--admin" in arguments:
+        code, out, err = told_by(*arguments)
+    else:
+        code, out, err = weir(*arguments)
+    assert (code, out) == (1, "")
+    assert told in err and err.startswith("weir: ") and err.count("\n") == 1
+
+
+def told_by(*arguments: str, **environ: str) -> tuple[int, str, str]:
+    """A command as a process of its own."""
+    done = subprocess.run(
+        [*WEIR, *arguments], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **environ},
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("kill",), ("drain",), ("drain", "gpu-0"), ("drain", "a/b/c"), ("limit", BACKEND),
+        ("limit", BACKEND, "--reset", "--streams", "1"), ("limit", BACKEND, "--streams", "0"),
+        ("leases", "--limit", "0"), ("leases", "--limit", "x"), ("leases", "--state", "x"),
+        ("leases", "--all", "--limit", "1"), ("completion", "powershell"), ("completion",),
+        ("top", "--every", "1"), ("events", "--since-id", "x"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_usage_is_exit_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: object = main(arguments)
+    except SystemExit as exc:
+        code = exc.code
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "") and err.strip()
+
+
+def test_a_service_that_is_not_there_is_named_with_what_starts_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    for command in (["pools"], ["top"], ["events"], ["kill", "x"], ["drain", BACKEND]):
+        assert main([*command, "--admin", nowhere]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and nowhere in err and "weir up" in err and err.count("\n") == 1
+
+
+# -- where the service is ----------------------------------------------------------------------
+
+
+def test_the_service_is_found_by_file_variable_or_folder(
+    node: Node, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert main(["pools", "-c", str(node.file)]) == 0
+    monkeypatch.setenv("WEIR_ADMIN", node.admin)
+    assert main(["pools"]) == 0
+    monkeypatch.setenv("WEIR_ADMIN", "http://127.0.0.1:1")
+    assert main(["pools"]) == 1
+    assert main(["pools", "-c", str(node.file)]) == 0, "what is typed wins over the variable"
+    monkeypatch.delenv("WEIR_ADMIN")
+    monkeypatch.chdir(node.file.parent)
+    assert main(["pools"]) == 0
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weir.yml").write_text("nonsense: 1\n")
+    capsys.readouterr()
+    assert main(["pools"]) == 1
+    assert "nonsense: is not a known key" in capsys.readouterr().err
+
+
+def test_a_token_is_asked_for_by_name_and_never_an_argument(
+    start_node: Callable[..., Node], engine: Engine, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("WEIR_TEST_TOKEN", "sesame-open")
+    node = start_node(
+        [engine.url],
+        admin={
+            "listen": f"127.0.0.1:{free_port()}",
+            "tokens": [{"name": "ops", "env": "WEIR_TEST_TOKEN"}],
+        },
+    )
+    admin = f"http://{node.config['admin']['listen']}"
+    assert main(["pools", "--admin", admin]) == 1
+    assert "set WEIR_ADMIN_TOKEN" in capsys.readouterr().err
+    monkeypatch.setenv("WEIR_ADMIN_TOKEN", "wrong")
+    assert main(["pools", "--admin", admin]) == 1
+    assert "does not know the token of WEIR_ADMIN_TOKEN" in capsys.readouterr().err
+    file = tmp_path / "token"
+    file.write_text("sesame-open\n")
+    assert main(["pools", "--admin", admin, "--token-file", str(file)]) == 0
+    monkeypatch.setenv("WEIR_ADMIN_TOKEN", "sesame-open")
+    assert main(["pools", "--admin", admin]) == 0
+    monkeypatch.delenv("WEIR_ADMIN_TOKEN")
+    assert main(["pools", "-c", str(node.file)]) == 0, "the service's own file says where it is"
+    for bad in ("", "two tokens\n", "a\nb\n", "蓝\n"):
+        file.write_text(bad)
+        assert main(["pools", "--admin", admin, "--token-file", str(file)]) == 1
+
+
+# -- terminals ---------------------------------------------------------------------------------
+
+
+def test_a_reader_that_has_had_enough_is_no_error(node: Node) -> None:
+    done = subprocess.run(
+        f"{' '.join(WEIR)} pools --admin {node.admin} | true; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_any_locale_and_no_colour(node: Node, streams: Streams) -> None:
+    streams(1)
+    poor = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}
+    for command in (["top"], ["pools", "--json"], ["leases"]):
+        code, out, err = told_by(*command, "--admin", node.admin, **poor)
+        assert (code, err) == (0, "") and out.isascii() and "\x1b" not in out
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *arguments: str, rows: int = 30, columns: int = 100) -> None:
+        pid, self.file = pty.fork()
+        if pid == 0:
+            os.environ |= {"TERM": "xterm", "LINES": str(rows), "COLUMNS": str(columns)}
+            os.execv(sys.executable, [*WEIR, *arguments])
+        self.pid = pid
+        self.seen = ""
+
+    def until(self, text: str, timeout_s: float = 15.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in self.seen:
+            left = deadline - time.monotonic()
+            assert left > 0, f"{text!r} not in {self.seen[-3_000:]!r}"
+            if select.select([self.file], [], [], left)[0]:
+                self.seen += os.read(self.file, 65_536).decode()
+
+    def press(self, key: str) -> None:
+        self.seen = ""
+        os.write(self.file, key.encode())
+
+    def ended(self, timeout_s: float = 10.0) -> int:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if select.select([self.file], [], [], 0.02)[0]:
+                with contextlib.suppress(OSError):
+                    self.seen += os.read(self.file, 65_536).decode()
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.file)
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, self.seen[-2_000:]
+
+
+def test_top_shows_takes_keys_and_quits(node: Node, streams: Streams) -> None:
+    streams(2)
+    lease = node.leases()[0]
+    terminal = Terminal("top", "--admin", node.admin, "--every", "100ms")
+    terminal.until(lease["id"])
+    terminal.until("q quit")
+    for key, told in (
+        ("n", "newest streams"), ("o", "oldest streams"), ("p", "oldest streams of default"),
+        ("d", "oldest streams of default, draining"), (" ", "paused"),
+    ):  # fmt: skip
+        terminal.press(key)
+        terminal.until(told)
+    terminal.press("q")
+    assert terminal.ended() == 0
+    assert "\x1b[?1049l" in terminal.seen, "the screen is put back"
+
+
+def test_top_on_ctrl_c_puts_the_terminal_back(node: Node) -> None:
+    terminal = Terminal("top", "--admin", node.admin, rows=6, columns=40)
+    terminal.until("q quit")
+    terminal.press("\x03")
+    assert terminal.ended() == 0
+    assert "\x1b[?1049l" in terminal.seen and "Traceback" not in terminal.seen
+
+
+# -- completion --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_a_sound_script_with_all_commands(shell: str, tmp_path: Path) -> None:
+    code, script, err = told_by("completion", shell)
+    assert (code, err) == (0, "")
+    for command in ("up", "pools", "leases", "kill", "drain", "limit", "top", "events", "check"):
+        assert command in script
+    file = tmp_path / "script"
+    file.write_text(script)
+    if shell != "bash" and not any(Path(folder, shell).exists() for folder in ("/bin", "/usr/bin")):
+        return
+    subprocess.run([shell, "-n", str(file)], check=True, timeout=30)
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    file = tmp_path / "script"
+    file.write_text(told_by("completion", "bash")[1])
+    for typed, offered in (("dr", "drain"), ("leases --sta", "--state"), ("drain --w", "--wait")):
+        ask = (
+            f"source {file}; COMP_WORDS=(weir {typed}); COMP_CWORD={len(typed.split())}; "
+            "_shtab_weir; echo ${COMPREPLY[@]}"
+        )
+        done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+        assert offered in done.stdout.split(), done
+
+
+# -- check -------------------------------------------------------------------------------------
+
+
+def test_check_tells_every_fault_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "weir.yml"
+    file.write_text(
+        "stat: x\npools: {default: {backends: [{name: a, url: 'http://x:1', max_tokens: 0}]}}\n"
+    )
+    assert main(["check", "--json", "-c", str(file)]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sound"], told["version"]) == (False, None)
+    assert {"stat", "pools.default.backends[0].max_tokens"} <= {f["path"] for f in told["faults"]}
+    assert all(fault["problem"] for fault in told["faults"])
+
+
+def test_check_tells_the_version_that_nginx_runs(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["check", "--json", "-c", str(node.file)])
+    version = json.loads(capsys.readouterr().out)["version"]
+    assert version in (node.state / "nginx/nginx.conf").read_text()
