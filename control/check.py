@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from control.config import Config, ConfigError, Fault, load
+from control.config.secrets import read_tokens
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
 from control.render import (
@@ -126,9 +127,7 @@ def _state_faults(config: Config) -> Iterator[Fault]:
 
 
 def _token_faults(config: Config) -> Iterator[Fault]:
-    for n, token in enumerate(config.admin.tokens):
-        if not os.environ.get(token.env):
-            yield Fault(f"admin.tokens[{n}].env", f"{token.env} is not set, or empty: set it")
+    yield from read_tokens(config)[1]
 
 
 def _tls_faults(config: Config) -> Iterator[Fault]:

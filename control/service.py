@@ -9,13 +9,15 @@ import logging
 import os
 import pwd
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gevent
 from gunicorn.app.base import BaseApplication
 
-from control.config import Config, ConfigError, load
+from control.config import Config, ConfigError, Loaded, load_with_tokens
+from control.config.secrets import weaknesses
 from control.pid_file import write_pid
 from control.succession import DecisionLock
 
@@ -30,17 +32,25 @@ log = logging.getLogger("weir.service")
 class AdmissionService(BaseApplication):  # type: ignore[misc]
     """gunicorn's settings and application for the configuration in a file."""
 
-    def __init__(self, file: Path, config: Config) -> None:
-        self.file = file
-        self.config = config
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
         super().__init__()
 
+    @property
+    def config(self) -> Config:
+        """The configuration in force."""
+        return self.loaded.config
+
     def load_config(self) -> None:
-        """Also called for SIGHUP: what the file says now goes to the next worker."""
+        """Also called for SIGHUP: what the file says now goes to the next worker, or what it
+        was refused for."""
         try:
-            self.config = load(self.file)
+            self.loaded = load_with_tokens(self.loaded.file, self.loaded.started_at)
         except ConfigError as exc:
             log.error("reload_refused error=%s", exc)
+            self.loaded = replace(self.loaded, reload_error=str(exc))
+        for weakness in weaknesses(self.config, self.loaded.tokens):
+            log.warning("token_weak %s", weakness)
         settings = {
             "bind": [f"unix:{self.config.admission_socket}", str(self.config.admin.listen)],
             "workers": self.config.admission.workers,
@@ -80,7 +90,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         self.lock.take()
         self.admission = build_admission(self.config, self.lock.was_held)
         self.subscribers = Subscribers(self.admission.events)
-        app = build_app(self.config, self.admission, self.subscribers)
+        app = build_app(self.loaded, self.admission, self.subscribers)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop
         # the world as often while thousands of leases come and go.
         gc.collect()
@@ -134,14 +144,15 @@ def main() -> None:
     """Serve until told to stop."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level="INFO")
     file = Path(sys.argv[1])
-    config = load(file)
+    loaded = load_with_tokens(file)
+    config = loaded.config
     # Before the socket is bound: a second service must not take it from the first. Held by all
     # processes of this one, to the last.
     lock = DecisionLock(run_folder(config) / "service.lock")
     lock.take()
     # Not gunicorn's own pid file: that one is gone for a moment with each SIGHUP.
     write_pid(pid_file(config), os.getpid())
-    AdmissionService(file, config).run()
+    AdmissionService(loaded).run()
 
 
 if __name__ == "__main__":

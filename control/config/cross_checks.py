@@ -15,6 +15,7 @@ def contradictions(raw: dict[Any, Any]) -> Iterator[Fault]:
     yield from _route_faults(raw)
     yield from _pool_faults(raw)
     yield from _listen_faults(raw)
+    yield from _token_faults("admin.tokens", _mapping(raw.get("admin")).get("tokens"))
     yield from _store_faults(_mapping(raw.get("admission")))
     yield from _memory_faults(_mapping(raw.get("agent")))
     scenes = _mapping(raw.get("scenes"))
@@ -90,6 +91,20 @@ def _listen_faults(raw: dict[Any, Any]) -> Iterator[Fault]:
             f"{listen} is open to others, and admin.tokens is empty: add a token "
             "({name: ops, env: WEIR_ADMIN_TOKEN}) or listen on 127.0.0.1",
         )
+
+
+def _token_faults(path: str, tokens: object) -> Iterator[Fault]:
+    names: Counter[str] = Counter()
+    for n, entry in enumerate(tokens if isinstance(tokens, list) else []):
+        if not isinstance(entry, dict):
+            continue
+        if (entry.get("env") is None) == (entry.get("file") is None):
+            yield Fault(f"{path}[{n}]", "must name one source of the token: either env or file")
+        name = entry.get("name")
+        if isinstance(name, str):
+            names[name] += 1
+            if names[name] == 2:
+                yield Fault(f"{path}[{n}].name", f"{name!r} stands twice: give each its own")
 
 
 def _store_faults(admission: Mapping[Any, Any]) -> Iterator[Fault]:

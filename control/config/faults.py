@@ -67,11 +67,16 @@ _WORDS = {
 """Pydantic's error types in our words; the rest keep pydantic's."""
 
 
+SECRET_KEYS = {"token", "tokens"}
+
+
 def _words(error: Any, loc: Sequence[str | int]) -> str:
     if error["type"] == "extra_forbidden":
         return _unknown_key(str(loc[-1]), _section_at(loc[:-1]))
     template = _WORDS.get(error["type"], "{msg}, not {got}")
-    return template.format(msg=error["msg"], got=_shown(error.get("input")), **error.get("ctx", {}))
+    # Whoever wrote a token itself into the file does not want it in a log as well.
+    got = "what it is" if SECRET_KEYS.intersection(loc) else _shown(error.get("input"))
+    return template.format(msg=error["msg"], got=got, **error.get("ctx", {}))
 
 
 def _shown(value: object) -> str:

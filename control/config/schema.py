@@ -112,11 +112,18 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class AdminToken(Section):
-    """A bearer token of the admin plane, from the environment."""
+class Secret(Section):
+    """A secret from the environment or from a file: exactly one of them."""
+
+    env: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    file: Path | None = None
+
+
+class AdminToken(Secret):
+    """A bearer token of the admin plane."""
 
     name: Name
-    env: Annotated[str, Field(min_length=1, max_length=128)]
+    role: Literal["read", "operate", "admin"] = "admin"
 
 
 class Admin(Section):

@@ -1,0 +1,32 @@
+"""A configuration in force, and how it came to be so."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from control.config.load import ConfigError, load
+from control.config.schema import Config
+from control.config.secrets import Token, read_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Times in seconds since 1970. ``reload_error``: what the file was refused for since."""
+
+    config: Config
+    tokens: Sequence[Token]
+    file: Path
+    loaded_at: float
+    started_at: float
+    reload_error: str | None = None
+
+
+def load_with_tokens(file: Path, started_at: float | None = None) -> Loaded:
+    """The configuration in ``file`` with the tokens that it names, or :class:`ConfigError`."""
+    now = time.time()
+    config = load(file)
+    tokens, faults = read_tokens(config)
+    if faults:
+        raise ConfigError(str(file), faults)
+    return Loaded(config, tokens, file, now, now if started_at is None else started_at)
