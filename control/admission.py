@@ -233,6 +233,10 @@ class Admission:
         self._pass_time()
         return self._store.sessions()
 
+    def session(self, session_id: str) -> Session | None:
+        """One of them."""
+        return self._store.session(session_id)
+
     def totals(self) -> Totals:
         """Counts since the store began."""
         return self._store.totals()

@@ -29,17 +29,6 @@ class Progress(NamedTuple):
         _, passed, events, _ = self.report
         return "stream" if passed and events != 0 else "prefill"
 
-    def shown(self, now: float) -> dict[str, object]:
-        """As people see it: what is known is as old as ``reported_s``."""
-        _, passed, events, idle_s = self.report
-        return {
-            "bytes": passed,
-            "events": events if passed else 0,
-            "idle_s": round(idle_s, 3),
-            "phase": self.phase,
-            "reported_s": round(now - self.at, 3),
-        }
-
 
 class ProgressBoard:
     """By lease."""

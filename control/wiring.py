@@ -3,13 +3,13 @@
 Imported in the worker, so that gunicorn's SIGHUP brings in new code.
 """
 
-import os
 import random
 import time
 
 from control.admission import Admission
 from control.api.app import WsgiApp, create_app
-from control.config import Config
+from control.audit import AuditLog
+from control.config import Config, Loaded
 from control.core.estimate import Estimate
 from control.core.pool import Backend, Pool
 from control.stores import MemoryStore, Store
@@ -30,15 +30,15 @@ def build_admission(config: Config, has_predecessor: bool) -> Admission:
     )
 
 
-def build_app(config: Config, admission: Admission, subscribers: Subscribers) -> WsgiApp:
+def build_app(loaded: Loaded, admission: Admission, subscribers: Subscribers) -> WsgiApp:
     """The service's HTTP."""
+    config = loaded.config
     urls = {
         (name, backend.name): backend.url
         for name, pool in config.pools.items()
         for backend in pool.backends
     }
-    tokens = {token.name: os.environ[token.env] for token in config.admin.tokens}
-    return create_app(admission, subscribers, urls, tokens)
+    return create_app(admission, subscribers, urls, loaded, AuditLog(config.audit_log))
 
 
 def build_store(config: Config, has_predecessor: bool) -> Store:

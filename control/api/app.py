@@ -1,6 +1,5 @@
 """The WSGI application: the data plane and the admin plane, each on listeners of its own."""
 
-import hmac
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -9,21 +8,21 @@ from typing import Any
 import falcon
 
 from control.admission import Admission
+from control.api.admin_routes import Parts, admin_routes
 from control.api.data_plane import DataPlane
-from control.api.events import Events
-from control.api.health import Health, Metrics
-from control.api.history import History
+from control.api.gate import Gate
+from control.api.health import Health
 from control.api.leases import Leases
 from control.api.nodes import Nodes
-from control.api.pools import Backends, Pools
 from control.api.problems import problem, serialize
+from control.api.routes import add_routes
 from control.api.sessions import Sessions
+from control.audit import AuditLog
+from control.config import Loaded
 from control.metrics import ServiceMetrics
 from control.subscribers import Subscribers
 
 log = logging.getLogger("weir.api")
-
-OPEN_PATHS = ("/healthz", "/readyz")
 
 App = falcon.App[falcon.Request, falcon.Response]
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -33,16 +32,17 @@ def create_app(
     admission: Admission,
     subscribers: Subscribers,
     urls: dict[tuple[str, str], str],
-    tokens: Mapping[str, str],
+    loaded: Loaded,
+    audit: AuditLog,
 ) -> WsgiApp:
     """Both planes over one :class:`Admission`.
 
-    ``urls`` maps (pool, backend) to an address. ``tokens`` maps a name to the bearer token that
-    opens the admin plane; with none, the plane is open (and must listen on loopback only).
+    ``urls`` maps (pool, backend) to an address. The tokens in ``loaded`` open the admin plane;
+    with none, the plane is open (and must listen on loopback only).
     """
     metrics = ServiceMetrics(admission)
     data = create_data_plane(admission, urls, metrics)
-    admin = create_admin_plane(admission, subscribers, metrics, tokens)
+    admin = create_admin_plane(Parts(admission, subscribers, metrics, loaded, audit))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # The worker says which of its listeners a request came by.
@@ -69,26 +69,12 @@ def create_data_plane(
     return app
 
 
-def create_admin_plane(
-    admission: Admission,
-    subscribers: Subscribers,
-    metrics: ServiceMetrics,
-    tokens: Mapping[str, str],
-) -> App:
-    """Pools, leases, sessions, nodes, health and metrics for people."""
-    app = _app([BearerTokens(tokens)] if tokens else [])
-    app.add_route("/v1/pools", Pools(admission))
-    app.add_route("/v1/pools/{name}", Pools(admission), suffix="one")
-    app.add_route("/v1/pools/{name}/backends/{backend}", Backends(admission))
-    app.add_route("/v1/leases", Leases(admission))
-    app.add_route("/v1/leases/{lease_id}", Leases(admission), suffix="one")
-    app.add_route("/v1/nodes", Nodes(admission))
-    app.add_route("/v1/nodes/{name}", Nodes(admission), suffix="one")
-    _add_sessions(app, admission)
-    app.add_route("/v1/events", Events(admission, subscribers))
-    app.add_route("/v1/history", History(admission))
-    app.add_route("/metrics", Metrics(metrics.registry))
-    _add_health(app, admission)
+def create_admin_plane(parts: Parts) -> App:
+    """All that is in the table of routes, behind its gate."""
+    routes = admin_routes(parts)
+    gate = Gate(routes, parts.loaded.tokens, parts.audit, parts.admission.clock)
+    app = _app([gate])
+    add_routes(app, routes)
     return app
 
 
@@ -108,30 +94,7 @@ class LeaseItem:
         self.on_delete = plane.on_delete_lease
 
 
-class BearerTokens:
-    """Middleware: the admin plane opens to a known token, compared in constant time."""
-
-    def __init__(self, tokens: Mapping[str, str]) -> None:
-        self._tokens = {name: token.encode() for name, token in tokens.items()}
-
-    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        if req.path in OPEN_PATHS:
-            return
-        given = (req.get_header("Authorization") or "").encode("latin-1", "replace")
-        # All are compared, so that the time taken tells nothing.
-        matches = [
-            hmac.compare_digest(given, b"Bearer " + token) for token in self._tokens.values()
-        ]
-        if not any(matches):
-            raise problem(
-                falcon.HTTP_401,
-                "unauthorized",
-                "send Authorization: Bearer with one of the tokens under admin.tokens",
-                {"WWW-Authenticate": "Bearer"},
-            )
-
-
-def _app(middleware: list[BearerTokens]) -> App:
+def _app(middleware: list[Gate]) -> App:
     app: App = falcon.App(middleware=middleware)
     app.set_error_serializer(serialize)
     app.add_error_handler(Exception, _unexpected)

@@ -3,6 +3,7 @@
 import falcon
 
 from control.admission import Admission
+from control.api.params import invalid
 from control.api.problems import problem
 from control.events import KINDS, Wanted
 from control.subscribers import Subscribers, TooMany
@@ -39,11 +40,7 @@ class Events:
         asked = req.get_param("pool")
         known = [pool.name for pool in self._admission.pools()]
         if asked is not None and asked not in known:
-            raise problem(
-                falcon.HTTP_400,
-                "invalid_pool",
-                f"pool: {asked[:64]!r} is not one of {', '.join(known)}",
-            )
+            raise invalid("pool", asked, f"one of {', '.join(known)}")
         return asked
 
 
@@ -54,11 +51,7 @@ def _kinds(req: falcon.Request) -> frozenset[str] | None:
     kinds = asked.split(",")
     for kind in kinds:
         if kind not in KINDS:
-            raise problem(
-                falcon.HTTP_400,
-                "invalid_kinds",
-                f"kinds: {kind[:64]!r} is not one of {', '.join(KINDS)}",
-            )
+            raise invalid("kinds", kind, f"of {', '.join(KINDS)}")
     return frozenset(kinds)
 
 
@@ -68,9 +61,5 @@ def _last_event_id(req: falcon.Request) -> int | None:
         return None
     number = int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 20 else MAX_ID
     if number >= MAX_ID:
-        raise problem(
-            falcon.HTTP_400,
-            "invalid_last_event_id",
-            f"last_event_id: {asked[:64]!r} is not an id that an event had",
-        )
+        raise invalid("last_event_id", asked, "an id that an event had")
     return number

@@ -6,15 +6,21 @@ import time
 import falcon
 
 from control.admission import Admission
-from control.api import wire
-from control.api.params import boolean, integer
+from control.api import shapes, wire
+from control.api.gate import about_to_change
+from control.api.lease_page import Choice, Key, page, read_cursor
+from control.api.params import boolean, integer, invalid, one_of
 from control.api.problems import problem
 from control.core.decision import ReleaseOutcome
 from control.core.lease import Lease, LeaseState
 from control.core.verdict import Verdict, Witness
+from control.progress import Progress
 
 DEFAULT_PAGE = 100
 MAX_PAGE = 1_000
+SORTS = ("-age", "age")
+"""Oldest first, youngest first."""
+LIVE = (LeaseState.ACTIVE.value, LeaseState.DRAINING.value)
 
 log = logging.getLogger("weir.admin")
 
@@ -27,27 +33,22 @@ class Leases:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Pages of live leases, oldest first; ``cursor`` is the ``next`` of the page before."""
-        pool = req.get_param("pool")
-        tenant = req.get_param("tenant")
-        state = _state(req)
-        limit = integer(req, "limit", DEFAULT_PAGE, at_least=1, at_most=MAX_PAGE)
-        after = integer(req, "cursor", 0, at_least=0, at_most=1 << 62)
-        chosen = [
-            lease
-            for lease in self._admission.leases()
-            if lease.grant > after
-            and (pool is None or lease.pool == pool)
-            and (tenant is None or lease.tenant == tenant)
-            and (state is None or lease.state is state)
-        ]
-        page = chosen[:limit]
-        more = len(chosen) > limit
-        resp.data = wire.encode(
-            {
-                "leases": [_lease(lease, self._admission) for lease in page],
-                "next": str(page[-1].grant) if more else None,
-            }
+        leases, following = page(
+            self._admission.leases(),
+            Choice(
+                pool=req.get_param("pool"),
+                backend=req.get_param("backend"),
+                tenant=req.get_param("tenant"),
+                session=req.get_param("session"),
+                scene=req.get_param("scene"),
+                state=_state(req),
+            ),
+            integer(req, "limit", DEFAULT_PAGE, at_least=1, at_most=MAX_PAGE),
+            _cursor(req),
+            youngest_first=one_of(req, "sort", SORTS, "-age") == "age",
         )
+        shown = [_lease(lease, self._admission) for lease in leases]
+        resp.data = wire.encode(shapes.Leases(shown, following))
 
     def on_get_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         lease = self._admission.lease(lease_id)
@@ -58,7 +59,11 @@ class Leases:
     def on_delete_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         """Force the release, or with ``cut`` have the stream ended, and the lease with it.
         Repeating it changes nothing and says so."""
-        if boolean(req, "cut"):
+        cuts = boolean(req, "cut")
+        lease = self._admission.lease(lease_id)
+        if lease is not None and lease.state is LeaseState.ACTIVE:
+            about_to_change(req, _held(lease), {"ends": "with its stream" if cuts else "now"})
+        if cuts:
             outcome = self._admission.cut(lease_id)
         else:
             outcome = self._admission.release(lease_id, Verdict.KILLED, Witness.ADMIN)
@@ -67,27 +72,49 @@ class Leases:
         log.info("lease_ended_by_admin id=%s outcome=%s", lease_id, outcome)
         if outcome is ReleaseOutcome.CUTTING:
             resp.status = falcon.HTTP_202
-        resp.data = wire.encode(wire.ReleasedResult(outcome))
+        resp.data = wire.encode(shapes.Released(outcome))
 
 
-def _lease(lease: Lease, admission: Admission) -> dict[str, object]:
+def _lease(lease: Lease, admission: Admission) -> shapes.Lease:
     now = admission.clock()
     age = now - lease.granted_at
     progress = admission.progress(lease.id)
+    return shapes.Lease(
+        id=lease.id,
+        pool=lease.pool,
+        backend=lease.backend,
+        tenant=lease.tenant,
+        scene=lease.scene,
+        tokens=lease.tokens,
+        session=lease.session,
+        state=lease.state,
+        verdict=lease.verdict,
+        witness=lease.witness,
+        granted_at=round(time.time() - age, 3),
+        age_s=round(age, 3),
+        progress=progress and _progress(progress, now),
+    )
+
+
+def _progress(progress: Progress, now: float) -> shapes.Progress:
+    _, passed, events, idle_s = progress.report
+    return shapes.Progress(
+        bytes=passed,
+        events=events if passed else 0,
+        idle_s=round(idle_s, 3),
+        phase=progress.phase,
+        reported_s=round(now - progress.at, 3),
+    )
+
+
+def _held(lease: Lease) -> dict[str, object]:
+    """What a lease holds, for the audit log."""
     return {
-        "id": lease.id,
+        "state": lease.state,
         "pool": lease.pool,
         "backend": lease.backend,
-        "tenant": lease.tenant,
-        "scene": lease.scene,
         "tokens": lease.tokens,
         "session": lease.session,
-        "state": lease.state,
-        "verdict": lease.verdict,
-        "witness": lease.witness,
-        "granted_at": round(time.time() - age, 3),
-        "age_s": round(age, 3),
-        "progress": progress and progress.shown(now),
     }
 
 
@@ -100,14 +127,15 @@ def _no_lease(lease_id: str) -> falcon.HTTPError:
 
 
 def _state(req: falcon.Request) -> LeaseState | None:
-    asked = req.get_param("state")
+    asked = one_of(req, "state", LIVE, "")
+    return LeaseState(asked) if asked else None
+
+
+def _cursor(req: falcon.Request) -> Key | None:
+    asked = req.get_param("cursor")
     if asked is None:
         return None
-    live = (LeaseState.ACTIVE, LeaseState.DRAINING)
-    if asked not in live:
-        raise problem(
-            falcon.HTTP_400,
-            "invalid_state",
-            f"state: {asked[:64]!r} is not one of {', '.join(live)}",
-        )
-    return LeaseState(asked)
+    key = read_cursor(asked)
+    if key is None:
+        raise invalid("cursor", asked, "the next of the page before")
+    return key

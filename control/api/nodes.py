@@ -6,7 +6,7 @@ from collections import Counter
 import falcon
 
 from control.admission import Admission
-from control.api import wire
+from control.api import shapes, wire
 from control.api.body import read_body
 from control.api.problems import problem
 from control.core.node import Node
@@ -21,11 +21,11 @@ class Nodes:
         self._admission = admission
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode({"nodes": self._nodes()})
+        resp.data = wire.encode(shapes.Nodes(self._nodes()))
 
     def on_get_one(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         for node in self._nodes():
-            if node["name"] == name:
+            if node.name == name:
                 resp.data = wire.encode(node)
                 return
         raise problem(falcon.HTTP_404, "node_not_found", f"no node {name[:64]!r} has been heard")
@@ -39,7 +39,7 @@ class Nodes:
         streams = self._admission.report_node(name, report.memory_state, wire.plain(report))
         resp.data = wire.encode({"streams": streams})
 
-    def _nodes(self) -> list[dict[str, object]]:
+    def _nodes(self) -> list[shapes.Node]:
         now = self._admission.clock()
         reported = {node.name: node for node in self._admission.nodes()}
         sessions: Counter[str] = Counter()
@@ -48,21 +48,15 @@ class Nodes:
             sessions[session.node] += 1
             streams[session.node] += len(session.leases)
         return [
-            {
-                "name": name,
-                "sessions": sessions[name],
-                "streams": streams[name],
-                **_agent(reported.get(name), now),
-            }
+            _node(name, sessions[name], streams[name], reported.get(name), now)
             for name in sorted({*reported, *sessions})
         ]
 
 
-def _agent(node: Node | None, now: float) -> dict[str, object]:
-    if node is None:
-        return {"silent": True, "silent_s": None, "agent": None, "tailer": None, "memory": None}
-    return {
-        "silent": node.is_silent(now),
-        "silent_s": round(now - node.last_seen, 3),
-        **node.report,
-    }
+def _node(name: str, sessions: int, streams: int, heard: Node | None, now: float) -> shapes.Node:
+    if heard is None:
+        return shapes.Node(name, sessions, streams, True, None, None, None, None)
+    report = wire.from_plain(heard.report)
+    silent_s = round(now - heard.last_seen, 3)
+    told = (report.agent, report.tailer, report.memory)
+    return shapes.Node(name, sessions, streams, heard.is_silent(now), silent_s, *told)

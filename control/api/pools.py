@@ -1,15 +1,25 @@
 """``/v1/pools``: pools, their backends, and live changes of their limits."""
 
+import hashlib
 import logging
+import re
+from typing import TypeVar
 
 import falcon
+from msgspec import UnsetType, to_builtins
 
 from control.admission import Admission
-from control.api import wire
-from control.api.body import read_body
+from control.api import shapes, wire
+from control.api.body import read_json
+from control.api.gate import about_to_change, caller, require_for_fields
 from control.api.problems import problem
-from control.core.pool import Backend, Limits, Pool, in_use
+from control.core.pool import Backend, BackendState, Limits, Pool, in_use
 from control.stores import StoreError
+
+_ETAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"'
+_IF_MATCH = re.compile(rf"^\s*(?:\*|{_ETAG}(?:\s*,\s*{_ETAG})*)\s*\Z")
+
+T = TypeVar("T", int, BackendState)
 
 log = logging.getLogger("weir.admin")
 
@@ -21,46 +31,93 @@ class Pools:
         self._admission = admission
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        pools = self._admission.pools()
-        resp.data = wire.encode({"pools": [_pool(pool) for pool in pools]})
+        resp.data = wire.encode(shapes.Pools([_pool(pool) for pool in self._admission.pools()]))
 
-    def on_get_one(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        resp.data = wire.encode(_pool(_find_pool(self._admission, name)))
+    def on_get_one(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+        resp.data = wire.encode(_pool(_find_pool(self._admission, pool)))
 
 
 class Backends:
-    """``/v1/pools/{pool}/backends/{backend}``"""
+    """``/v1/pools/{pool}/backends/{backend}``. The ETag is that of its settings and not of its
+    use, so that a change can say which settings it was made for."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response, name: str, backend: str) -> None:
-        resp.data = wire.encode(_backend(_find_backend(self._admission, name, backend)))
+    def on_get(self, req: falcon.Request, resp: falcon.Response, pool: str, backend: str) -> None:
+        _show(resp, pool, _find_backend(self._admission, pool, backend))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, name: str, backend: str) -> None:
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str, backend: str) -> None:
         """Change limits or state: at once, and over restarts. Streams that run are not touched."""
         try:
-            change = wire.read_change(read_body(req))
+            change = wire.read_change(read_json(req))
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_change", str(exc)) from exc
-        changed = _find_backend(self._admission, name, backend)
+        require_for_fields(req, change.members())
+        changed = _find_backend(self._admission, pool, backend)
+        _check_if_match(req, pool, changed)
         before = changed.limits
-        after = Limits(
-            change.max_streams or before.max_streams,
-            change.max_tokens or before.max_tokens,
-            change.state or before.state,
-        )
+        after = _changed(change, changed)
+        about_to_change(req, before._asdict(), after._asdict())
         try:
-            self._admission.adjust(changed, after, "admin")
+            self._admission.adjust(changed, after, caller(req).name)
         except StoreError as exc:
             raise problem(
                 falcon.HTTP_503, "journal", f"nothing was changed: {exc}; make room, or mend it"
             ) from exc
         log.info(
             "limits_changed pool=%s backend=%s before=%d/%d/%s after=%d/%d/%s",
-            name, backend, *before, *after,
+            pool, backend, *before, *after,
         )  # fmt: skip
-        resp.data = wire.encode(_backend(changed))
+        _show(resp, pool, changed)
+
+
+def _changed(change: wire.BackendChange, backend: Backend) -> Limits:
+    """The limits after a change: what is absent stays, null goes back to the file's."""
+    now, file = backend.limits, backend.configured
+    return Limits(
+        _after(change.max_streams, now.max_streams, file.max_streams),
+        _after(change.max_tokens, now.max_tokens, file.max_tokens),
+        _after(change.state, now.state, file.state),
+    )
+
+
+def _after(asked: T | UnsetType | None, now: T, file: T) -> T:
+    if isinstance(asked, UnsetType):
+        return now
+    return file if asked is None else asked
+
+
+def _check_if_match(req: falcon.Request, pool: str, backend: Backend) -> None:
+    asked = req.get_header("If-Match")
+    if asked is None:
+        return
+    if not _IF_MATCH.match(asked):
+        raise problem(
+            falcon.HTTP_400,
+            "invalid_if_match",
+            'If-Match: send * or an ETag, like "1a2b"',
+        )
+    current = etag(pool, backend)
+    if asked.strip() != "*" and current not in re.findall(_ETAG, asked):
+        raise problem(
+            falcon.HTTP_412,
+            "precondition_failed",
+            "the settings have been changed since: look at what they are now, and ask again",
+            {"ETag": current},
+            current=to_builtins(_backend(backend)),
+        )
+
+
+def etag(pool: str, backend: Backend) -> str:
+    """Changes with a backend's settings, and with what the file says of them."""
+    told = repr((pool, backend.name, *backend.limits, *backend.configured))
+    return f'"{hashlib.sha256(told.encode()).hexdigest()[:16]}"'
+
+
+def _show(resp: falcon.Response, pool: str, backend: Backend) -> None:
+    resp.set_header("ETag", etag(pool, backend))
+    resp.data = wire.encode(_backend(backend))
 
 
 def _find_pool(admission: Admission, name: str) -> Pool:
@@ -82,29 +139,22 @@ def _find_backend(admission: Admission, pool_name: str, name: str) -> Backend:
     return backends[name]
 
 
-def _pool(pool: Pool) -> dict[str, object]:
+def _pool(pool: Pool) -> shapes.Pool:
     streams, tokens = in_use(pool.backends.values())
-    return {
-        "name": pool.name,
-        "waiting": 0,
-        "streams": streams,
-        "tokens": tokens,
-        "backends": [_backend(backend) for backend in pool.backends.values()],
-    }
+    backends = [_backend(backend) for backend in pool.backends.values()]
+    return shapes.Pool(pool.name, 0, streams, tokens, backends)
 
 
-def _backend(backend: Backend) -> dict[str, object]:
-    shown: dict[str, object] = {
-        "name": backend.name,
-        "url": backend.url,
-        "state": backend.state,
-        "max_streams": backend.max_streams,
-        "max_tokens": backend.max_tokens,
-        "streams": backend.streams,
-        "tokens": backend.tokens,
-        "draining": backend.draining,
-    }
-    if backend.limits != backend.configured:
-        # Changed live: what the file says instead.
-        shown["configured"] = backend.configured._asdict()
-    return shown
+def _backend(backend: Backend) -> shapes.Backend:
+    changed = backend.limits != backend.configured
+    return shapes.Backend(
+        name=backend.name,
+        url=backend.url,
+        state=backend.state,
+        max_streams=backend.max_streams,
+        max_tokens=backend.max_tokens,
+        streams=backend.streams,
+        tokens=backend.tokens,
+        draining=backend.draining,
+        configured=shapes.Settings(*backend.configured) if changed else None,
+    )

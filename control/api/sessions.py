@@ -5,7 +5,8 @@ import logging
 import falcon
 
 from control.admission import Admission
-from control.api import wire
+from control.api import shapes, wire
+from control.api.gate import about_to_change
 from control.api.problems import problem
 
 log = logging.getLogger("weir.admin")
@@ -22,16 +23,19 @@ class Sessions:
         now = self._admission.clock()
         node = req.get_param("node")
         sessions = [
-            {"id": s.id, "leases": len(s.leases), "silent_s": round(s.silent_for(now), 3)}
+            shapes.Session(s.id, len(s.leases), round(max(0.0, s.silent_for(now)), 3))
             for s in self._admission.sessions()
             if node is None or s.node == node
         ]
-        resp.data = wire.encode({"sessions": sessions})
+        resp.data = wire.encode(shapes.Sessions(sessions))
 
     def on_delete_one(self, req: falcon.Request, resp: falcon.Response, session: str) -> None:
         """The worker is dead: its leases end now, and not when it has been silent for long."""
+        known = self._admission.session(session)
+        if known is not None:
+            about_to_change(req, {"leases": len(known.leases)}, {"leases": 0})
         ended = self._admission.end_session(session)
         if ended is None:
             raise problem(falcon.HTTP_404, "session_not_found", f"no session {session[:200]!r}")
         log.warning("session_ended id=%s leases=%d", session, len(ended))
-        resp.data = wire.encode({"ended": [lease.id for lease in ended]})
+        resp.data = wire.encode(shapes.EndedSession([lease.id for lease in ended]))

@@ -1,11 +1,12 @@
 """The data plane's JSON, and its translation to and from the use cases' own types."""
 
 import contextlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from control.admission import Ask, UnknownRoute
 from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
@@ -184,11 +185,16 @@ class BatchResult(Struct, omit_defaults=True):
 
 
 class BackendChange(Struct, forbid_unknown_fields=True):
-    """A body of ``PATCH /v1/pools/{pool}/backends/{backend}``; what is absent stays."""
+    """A body of ``PATCH /v1/pools/{pool}/backends/{backend}``; what is absent stays,
+    null goes back to what the file says."""
 
-    max_streams: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
-    state: BackendState | None = None
+    max_streams: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
+    max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | UnsetType | None = UNSET
+    state: BackendState | UnsetType | None = UNSET
+
+    def members(self) -> set[str]:
+        """Those that are there."""
+        return {name for name in self.__struct_fields__ if getattr(self, name) is not UNSET}
 
 
 class AgentReport(Struct):
@@ -299,11 +305,18 @@ def read_change(body: bytes) -> BackendChange:
     """A change of a backend, or :class:`WireError`."""
     try:
         change = _change.decode(body)
+        json.loads(body, object_pairs_hook=_once_each)
     except UNREADABLE as exc:
         raise WireError(_why(exc)) from exc
-    if change == BackendChange():
+    if not change.members():
         raise WireError("nothing is changed: send max_streams, max_tokens or state")
     return change
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise WireError("a member stands twice: which is meant?")
 
 
 def read_report(name: str, body: bytes) -> NodeReport:
@@ -318,6 +331,11 @@ def read_report(name: str, body: bytes) -> NodeReport:
 def plain(report: NodeReport) -> dict[str, Any]:
     """The report as plain data, as it is shown."""
     return dict(msgspec.to_builtins(report))
+
+
+def from_plain(report: Mapping[str, Any]) -> NodeReport:
+    """The inverse of :func:`plain`."""
+    return msgspec.convert(report, NodeReport)
 
 
 def _read_loosely(body: bytes) -> Told:

@@ -291,3 +291,8 @@ class Config(Section):
     def journal(self) -> Path:
         """The memory store's journal."""
         return self.state / "journal.db"
+
+    @property
+    def audit_log(self) -> Path:
+        """Who changed what."""
+        return self.state / "log" / "audit.log"

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, PlainSerializer
 
 _DURATION = re.compile(r"^(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)\Z")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -82,4 +82,4 @@ def clock_text(duration_s: float) -> str:
 
 Duration = Annotated[float, BeforeValidator(seconds)]
 Size = Annotated[int, BeforeValidator(size_bytes)]
-Listen = Annotated[Address, BeforeValidator(address)]
+Listen = Annotated[Address, BeforeValidator(address), PlainSerializer(str)]

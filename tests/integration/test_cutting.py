@@ -101,7 +101,7 @@ def test_a_stalled_stream_is_cut(start_engine: Callable[..., Engine], start_node
 
 def test_cutting_what_is_not_there_is_404_and_twice_says_so(node: Node, engine: Engine) -> None:
     assert delete(node, "/v1/leases/none?cut=true").status_code == 404
-    assert delete(node, "/v1/leases/none?cut=yes").json()["code"] == "invalid_cut"
+    assert delete(node, "/v1/leases/none?cut=yes").json()["code"] == "invalid_parameter"
     client = Client(node.port)
     client.post(chat_body(2_000, gap_ms=20, tag="twice")).head()
     lease = cut(node)
@@ -181,7 +181,7 @@ def test_a_session_that_is_ended_by_mistake_has_its_streams_back(
         (b'{"max_streams":true}', "max_streams"), (b'{"max_tokens":-1}', "max_tokens"),
         (b'{"max_tokens":1e400}', "max_tokens"), (b'{"state":"off"}', "state"),
         (b'{"max_stream":3}', "max_stream"), (b"[]", "object"), (b"\xff", "invalid"),
-        (b'{"max_streams":null}', "nothing is changed"), (b"", "truncated"),
+        (b"", "truncated"),
     ],
 )  # fmt: skip
 def test_a_change_that_cannot_be_is_400_in_words_and_changes_nothing(
@@ -189,7 +189,9 @@ def test_a_change_that_cannot_be_is_400_in_words_and_changes_nothing(
 ) -> None:
     before = node.pool()
     url = f"{node.admin}/v1/pools/default/backends/gpu-0"
-    response = requests.patch(url, data=body, timeout=5)
+    response = requests.patch(
+        url, data=body, headers={"Content-Type": "application/json"}, timeout=5
+    )
     assert response.status_code == 400 and fault in response.json()["detail"], response.text
     assert node.pool() == before
 

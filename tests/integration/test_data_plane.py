@@ -468,11 +468,11 @@ def test_a_pool_that_is_not_there_is_404_and_the_others_are_named(node: Node) ->
 def test_leases_come_in_pages(gateway: Gateway, new_id: str) -> None:
     ids = [f"{new_id}.{n}" for n in range(7)]
     gateway.batch(*(acquire(i, tokens=1) for i in ids))
-    seen, cursor, pages = [], "", 0
-    while cursor is not None:
-        page = gateway.node.get("/v1/leases", params={"limit": 3, "cursor": cursor or "0"})
+    seen, asked, pages = [], {"limit": "3"}, 0
+    while asked.get("cursor", "") is not None:
+        page = gateway.node.get("/v1/leases", params=asked)
         seen += [lease["id"] for lease in page["leases"]]
-        cursor = page["next"]
+        asked["cursor"] = page["next"]
         pages += 1
         if pages == 1:  # what ends between two pages shifts nothing
             gateway.batch(release(ids[0]), release(ids[5]))

@@ -1,0 +1,266 @@
+"""The gate of the admin plane: who asks, whether they may, and that a change is written down.
+
+Everything here works by the table of routes; a method that is not in it is closed.
+"""
+
+import hashlib
+import hmac
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import falcon
+
+from control.api.problems import problem
+from control.api.routes import Operation, Role, Route
+from control.api.throttle import Throttle
+from control.audit import AuditError, AuditLog, Entry
+from control.config import Token
+from control.config.units import Address
+
+ANYONE = "anyone"
+"""Who asks where no tokens are configured."""
+SAFE_METHODS = ("GET", "HEAD")
+MAX_TARGET = 300
+"""Characters of a target that the audit log keeps."""
+_HOST = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
+
+log = logging.getLogger("weir.admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. ``open``: nobody has to say, and everybody may do everything."""
+
+    name: str
+    role: Role
+    address: str
+    open: bool = False
+
+
+class Gate:
+    """Falcon middleware before every route of the table.
+
+    With no tokens the plane is this machine's, and anyone on it is an admin; then a browser on
+    it must not be led here by a name that is not its own (DNS rebinding).
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        tokens: Sequence[Token],
+        audit: AuditLog,
+        clock: Callable[[], float],
+    ) -> None:
+        self._routes = {route.path: route for route in routes}
+        open_paths = [route.path for route in self._routes.values() if route.is_open]
+        self._open_paths = {path for path in open_paths if "{" not in path}
+        self._open_folders = tuple(path.partition("{")[0] for path in open_paths if "{" in path)
+        self._tokens = [
+            (_digest(token.value.encode()), token.name, Role(token.role)) for token in tokens
+        ]
+        self._audit = audit
+        self._throttle = Throttle(clock)
+
+    # -- on the way in -------------------------------------------------------------------------
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Falcon's first hook, before the route is looked up: who asks."""
+        if not self._tokens:
+            _check_host(req)
+        if not self._is_open(req.path):
+            req.context.caller = self._identify(req)
+
+    def process_resource(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, params: dict[str, str]
+    ) -> None:
+        """Falcon's second hook, for a route that exists: whether the caller may do this."""
+        route = self._routes[req.uri_template or ""]
+        operation = route.operations.get(req.method)
+        if operation is None:
+            raise falcon.HTTPMethodNotAllowed(sorted(route.operations))
+        req.context.operation = operation
+        req.context.write_ahead = self._write_ahead
+        req.context.target = "/".join(params.values())[:MAX_TARGET]
+        if operation.role is None:
+            return
+        require(req, operation.role)
+        if req.method not in SAFE_METHODS:
+            _check_origin(req)
+        _check_query(req, operation)
+
+    # -- on the way out ------------------------------------------------------------------------
+
+    def process_response(
+        self, req: falcon.Request, resp: falcon.Response, resource: object, succeeded: bool
+    ) -> None:
+        """Falcon's last hook: what was asked for and not done is written down too."""
+        resp.set_header("X-Content-Type-Options", "nosniff")
+        if not resp.get_header("Cache-Control"):
+            resp.set_header("Cache-Control", "no-store")
+        operation: Operation | None = getattr(req.context, "operation", None)
+        if operation is None or operation.action is None:
+            return
+        code = getattr(req.context, "problem_code", None)
+        if code is None and getattr(req.context, "is_written", False):
+            return
+        try:
+            self._write(req, operation.action, code or "unchanged")
+        except AuditError as exc:
+            log.error("audit_failed error=%s", exc)
+
+    # -- within --------------------------------------------------------------------------------
+
+    def _is_open(self, path: str) -> bool:
+        return path in self._open_paths or path.startswith(self._open_folders)
+
+    def _write_ahead(self, req: falcon.Request, before: object, after: object) -> None:
+        operation: Operation = req.context.operation
+        assert operation.action is not None
+        try:
+            self._write(req, operation.action, "done", before, after)
+        except AuditError as exc:
+            raise problem(
+                falcon.HTTP_503,
+                "audit_failed",
+                f"nothing was changed, for it cannot be written down: {exc}; mend it",
+            ) from exc
+        req.context.is_written = True
+
+    def _write(
+        self,
+        req: falcon.Request,
+        action: str,
+        outcome: str,
+        before: object = None,
+        after: object = None,
+    ) -> None:
+        who = caller(req)
+        at = round(self._audit.clock(), 3)
+        target = req.context.target
+        self._audit.write(Entry(at, who.name, who.address, action, target, before, after, outcome))
+
+    def _identify(self, req: falcon.Request) -> Caller:
+        address = req.remote_addr or ""
+        if not self._tokens:
+            return Caller(ANYONE, Role.ADMIN, address, open=True)
+        scheme, _, given = (req.get_header("Authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or not given:
+            raise _unauthorized("send Authorization: Bearer with one of those in admin.tokens")
+        if wait := self._throttle.wait(address):
+            raise problem(
+                falcon.HTTP_429,
+                "throttled",
+                "too many wrong tokens came from this address: wait, then send the right one",
+                {"Retry-After": str(math.ceil(wait))},
+            )
+        caller = self._owner(given, address)
+        if caller is None:
+            self._throttle.failed(address)
+            if self._throttle.wait(address):
+                log.warning("tokens_throttled address=%s", address)
+            raise _unauthorized("the token is none of those in admin.tokens")
+        self._throttle.succeeded(address)
+        return caller
+
+    def _owner(self, given: str, address: str) -> Caller | None:
+        # All are compared, and as digests of one length: the time taken tells nothing.
+        digest = _digest(given.encode("latin-1", "replace"))
+        found = None
+        for expected, name, role in self._tokens:
+            if hmac.compare_digest(digest, expected):
+                found = Caller(name, role, address)
+        return found
+
+
+def caller(req: falcon.Request) -> Caller:
+    """Who asks."""
+    found: Caller = req.context.caller
+    return found
+
+
+def require(req: falcon.Request, role: Role) -> None:
+    """403 where the caller's role does not suffice."""
+    who = caller(req)
+    if not who.role.covers(role):
+        raise problem(
+            falcon.HTTP_403,
+            "forbidden",
+            f"this takes the role {role}, and the token of {who.name} has {who.role}: "
+            "use another token",
+            role=role,
+        )
+
+
+def require_for_fields(req: falcon.Request, members: Iterable[str]) -> None:
+    """403 where a member of the body takes another role than the operation."""
+    operation: Operation = req.context.operation
+    for member in members:
+        if member in operation.field_roles:
+            require(req, operation.field_roles[member])
+
+
+def about_to_change(req: falcon.Request, before: object, after: object) -> None:
+    """A change is about to be made: it is in the audit log when this returns. Else 503 is raised,
+    and nothing may be changed. The data plane has no gate, and what gateways and agents do is
+    not written down."""
+    write_ahead = getattr(req.context, "write_ahead", None)
+    if write_ahead is not None:
+        write_ahead(req, before, after)
+
+
+def _digest(value: bytes) -> bytes:
+    return hashlib.sha256(value).digest()
+
+
+def _unauthorized(detail: str) -> falcon.HTTPError:
+    return problem(falcon.HTTP_401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+
+
+def _check_host(req: falcon.Request) -> None:
+    """The name that a browser came by must be this machine's own. No browser sends none."""
+    host = req.get_header("Host")
+    if not host:
+        return
+    match = _HOST.match(host)
+    name = match[1].strip("[]").rstrip(".").lower() if match else ""
+    if not Address(name, 0).is_loopback:
+        raise problem(
+            falcon.HTTP_421,
+            "wrong_host",
+            f"Host: {host[:64]!r} is not this machine's loopback: without admin.tokens nothing "
+            "else is answered; use http://127.0.0.1, or configure tokens",
+        )
+
+
+def _check_origin(req: falcon.Request) -> None:
+    """A page of another site must not change anything through its visitor's browser."""
+    site = req.get_header("Sec-Fetch-Site") or "none"
+    origin = req.get_header("Origin")
+    try:
+        same = origin is None or urlsplit(origin).netloc == (req.get_header("Host") or "")
+    except ValueError:
+        same = False
+    if site not in ("same-origin", "none") or not same:
+        raise problem(
+            falcon.HTTP_403,
+            "cross_site",
+            "a page of another site asked for a change: only this service's own page may",
+        )
+
+
+def _check_query(req: falcon.Request, operation: Operation) -> None:
+    known = [param.name for param in operation.query]
+    for name, value in req.params.items():
+        if name not in known:
+            told = f"there are: {', '.join(known)}" if known else "there is none here"
+            raise problem(
+                falcon.HTTP_400, "unknown_parameter", f"no parameter {name[:64]!r}; {told}"
+            )
+        if not isinstance(value, str):
+            raise problem(
+                falcon.HTTP_400, "invalid_parameter", f"{name} stands more than once: keep one"
+            )
