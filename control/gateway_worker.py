@@ -1,34 +1,26 @@
-"""gunicorn's gevent worker with a short way for the data plane's Unix socket.
+"""gunicorn's gevent worker with an HTTP front of its own.
 
-gunicorn's own request handling costs 170 us of the 250 us that a call takes here, and every
-stream's first token waits for one. On Unix sockets, which only this node's gateways can open, a
-C parser and one send replace it; the application, gevent and the process model stay the same,
-and TCP listeners go the usual way.
+gunicorn's request handling costs 170 us of the 250 us that a call takes there, and every stream's
+first token waits for one. A C parser and one send replace it on all listeners; the application,
+gevent and the process model stay the same.
 """
 
 import contextlib
-import io
 import logging
-import socket
-import sys
 import time
-from collections.abc import Callable, Iterable
+import traceback
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from typing import Any
 
 import gevent
-import httptools
 import psutil
-from gevent.pool import Pool
 from gevent.server import StreamServer
 from gunicorn.workers.ggevent import GeventWorker
 
-MAX_HEAD = 16 << 10
-"""Bytes of a request's line and headers."""
-MAX_BODY = 8 << 20
-"""Bytes of a body that are read at all; the application says what it takes."""
-READ_BYTES = 64 << 10
+from control.front.connection import Connection
+from control.front.door import Door
+from control.front.refusal import FULL
+
 NOTIFY_S = 1.0
 """How often gunicorn's arbiter is told that the worker lives."""
 LOOK_S = 0.05
@@ -38,13 +30,12 @@ LONGEST_START_S = 10.0
 LAST_ANSWERS_S = 0.25
 """What has been asked is answered within it, before another decides."""
 
-log = logging.getLogger("weir.gateway")
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+log = logging.getLogger("weir.front")
 
 
 class GatewayWorker(GeventWorker):  # type: ignore[misc]
-    """The worker class of the admission service.
+    """The worker class of the admission service, whose application has the ``listeners`` of the
+    sockets, in their order.
 
     ``lock`` is set by the application: told to end while a sibling starts, the worker serves until
     that one has announced itself there.
@@ -54,18 +45,14 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._clients: set[Any] = set()
         self._leaving = False
 
     def run(self) -> None:
         """Serve until told to end; then answer what has begun, and go."""
+        doors = [Door(listener) for listener in self.app.listeners]
         servers = [
-            StreamServer(
-                listener,
-                handle=partial(self.handle, listener),
-                spawn=Pool(self.worker_connections),
-            )
-            for listener in self.sockets
+            StreamServer(sock, handle=partial(self._handle, door))
+            for sock, door in zip(self.sockets, doors, strict=True)
         ]
         for server in servers:
             server.start()
@@ -73,12 +60,10 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
         self._leaving = True
         for server in servers:
             server.close()
-        for client in list(self._clients):
-            # Its greenlet finishes what it answers, and reads the end.
-            with contextlib.suppress(OSError):  # it has just closed by itself
-                client.shutdown(socket.SHUT_RD)
+        for door in doors:
+            door.connections.close_for_reading()
         deadline = time.monotonic() + LAST_ANSWERS_S
-        while self._clients and time.monotonic() < deadline:
+        while any(door.connections for door in doors) and time.monotonic() < deadline:
             gevent.sleep(0.005)
 
     def _serve_out_the_term(self) -> None:
@@ -105,161 +90,28 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
         except psutil.NoSuchProcess:
             return False
 
-    def handle(self, listener: Any, client: Any, addr: Any) -> None:
-        self._clients.add(client)
-        try:
-            if client.family == socket.AF_UNIX:
-                self._handle_gateway(client)
-            else:
-                super().handle(listener, client, addr)
-        finally:
-            self._clients.discard(client)
-
-    def _handle_gateway(self, client: Any) -> None:
-        # No timeout: both ends are on this machine, and the kernel tells when the other dies.
-        client.settimeout(None)
-        try:
-            serve(client, self.wsgi, lambda: not self._leaving)
-        except OSError as exc:
-            # The gateway closed or fell silent: it opens a new connection when it needs one.
-            log.debug("gateway_closed error=%s", exc)
-        finally:
+    def _handle(self, door: Door, client: Any, addr: Any) -> None:
+        """A client of one of our listeners, from its accept to its end."""
+        peer = addr[0] if isinstance(addr, tuple) else ""
+        if door.handshakes:
+            client = door.handshakes.wrap(client)
+        if not door.connections.enter(client):
+            if not door.handshakes:
+                with contextlib.suppress(OSError):
+                    client.setblocking(False)
+                    client.send(FULL.wire)
             client.close()
-
-
-def serve(client: Any, app: WsgiApp, stays: Callable[[], bool]) -> None:
-    """Answer the requests of one connection, one after the other, until it ends."""
-    gathered = _Gathered()
-    parser = gathered.parser = httptools.HttpRequestParser(gathered)
-    while data := client.recv(READ_BYTES):
+            return
         try:
-            parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            client.sendall(_refusal("400 Bad Request"))
-            return
-        gathered.count(len(data))
-        if gathered.too_large:
-            client.sendall(_refusal("413 Content Too Large"))
-            return
-        for request in gathered.take():
-            keep = request.keep_alive and stays()
-            client.sendall(_answer(app, request.environ(), keep))
-            if not keep:
+            if door.handshakes and not door.handshakes.shake(client, peer):
                 return
-
-
-def _refusal(status: str) -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-
-
-def _answer(app: WsgiApp, environ: dict[str, Any], keep: bool) -> bytes:
-    """The application's answer as bytes on the wire."""
-    head: list[str] = []
-
-    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> None:
-        head.append(f"HTTP/1.1 {status}\r\n")
-        head.extend(
-            f"{name}: {value}\r\n" for name, value in headers if name.lower() != "content-length"
-        )
-
-    body = b"".join(app(environ, start_response))
-    head.append(f"Content-Length: {len(body)}\r\n")
-    head.append("\r\n" if keep else "Connection: close\r\n\r\n")
-    return "".join(head).encode("latin-1") + body
-
-
-class _Gathered:
-    """httptools' callbacks: gathers requests from what arrives."""
-
-    parser: Any
-
-    def __init__(self) -> None:
-        self.too_large = False
-        self._ready: list[_Request] = []
-        self._begin()
-
-    def take(self) -> "list[_Request]":
-        """The requests that are complete."""
-        ready, self._ready = self._ready, []
-        return ready
-
-    def count(self, received: int) -> None:
-        """So many bytes came: a line that has no end shows only in them."""
-        if self._in_head and not self._ready:
-            self._head_bytes += received
-            self.too_large = self.too_large or self._head_bytes > MAX_HEAD
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        size = len(self._url) + sum(len(name) + len(value) for name, value in self._headers)
-        self.too_large = self.too_large or size > MAX_HEAD
-
-    def on_body(self, body: bytes) -> None:
-        self._body_bytes += len(body)
-        if self._body_bytes > MAX_BODY:
-            self.too_large = True
-        else:
-            self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        method, keep_alive = self.parser.get_method(), self.parser.should_keep_alive()
-        body = b"".join(self._body)
-        self._ready.append(_Request(method, self._url, self._headers, body, keep_alive))
-        self._begin()
-
-    def _begin(self) -> None:
-        self._url = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._in_head = True
-        self._head_bytes = 0
-        self._body_bytes = 0
-
-
-class _Request(NamedTuple):
-    """One request, whole."""
-
-    method: bytes
-    url: bytes
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-    keep_alive: bool
-
-    def environ(self) -> dict[str, Any]:
-        """The request's WSGI environment."""
-        path, _, query = self.url.decode("latin-1").partition("?")
-        if "%" in path:
-            path = unquote_to_bytes(path).decode("latin-1")
-        environ: dict[str, Any] = {
-            "REQUEST_METHOD": self.method.decode("latin-1"),
-            "SCRIPT_NAME": "",
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "SERVER_NAME": "weir",
-            "SERVER_PORT": "80",
-            "SERVER_PROTOCOL": "HTTP/1.1",
-            "REMOTE_ADDR": "",
-            "CONTENT_LENGTH": str(len(self.body)),
-            "weir.plane": "data",
-            "weir.local": True,
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(self.body),
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
-        }
-        for name, value in self.headers:
-            key = name.decode("latin-1").upper().replace("-", "_")
-            if key == "CONTENT_TYPE":
-                environ[key] = value.decode("latin-1")
-            elif key != "CONTENT_LENGTH":
-                environ[f"HTTP_{key}"] = value.decode("latin-1")
-        return environ
+            Connection(client, self.wsgi, door, lambda: not self._leaving, peer).serve()
+        except OSError as exc:
+            # It closed or fell silent: it opens a new connection when it needs one.
+            log.debug("client_gone plane=%s error=%s", door.listener.plane, exc)
+        except Exception as exc:  # noqa: BLE001 (the top of a connection)
+            place = "".join(traceback.format_tb(exc.__traceback__))
+            log.error("connection_failed error=%s\n%s", type(exc).__name__, place)
+        finally:
+            door.connections.leave(client)
+            client.close()

@@ -18,11 +18,10 @@ from gunicorn.app.base import BaseApplication
 
 from control.config import Config, ConfigError, Loaded, load_with_tokens
 from control.config.secrets import weaknesses
+from control.listeners import listeners
 from control.pid_file import write_pid
 from control.succession import DecisionLock
 
-KEEPALIVE_S = 75
-"""Longer than nginx keeps its connections (60 s), so that it is nginx that closes first."""
 TICK_S = 0.05
 """How late a drain may end where nobody asks."""
 
@@ -34,6 +33,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
+        self.listeners = listeners(loaded.config)
         super().__init__()
 
     @property
@@ -45,17 +45,17 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         """Also called for SIGHUP: what the file says now goes to the next worker, or what it
         was refused for."""
         try:
-            self.loaded = load_with_tokens(self.loaded.file, self.loaded.started_at)
+            loaded = load_with_tokens(self.loaded.file, self.loaded.started_at)
+            self.listeners, self.loaded = listeners(loaded.config), loaded
         except ConfigError as exc:
             log.error("reload_refused error=%s", exc)
             self.loaded = replace(self.loaded, reload_error=str(exc))
         for weakness in weaknesses(self.config, self.loaded.tokens):
             log.warning("token_weak %s", weakness)
         settings = {
-            "bind": [f"unix:{self.config.admission_socket}", str(self.config.admin.listen)],
+            "bind": [listener.bind for listener in self.listeners],
             "workers": self.config.admission.workers,
             "worker_class": "control.gateway_worker.GatewayWorker",
-            "keepalive": KEEPALIVE_S,
             "worker_tmp_dir": "/dev/shm" if os.access("/dev/shm", os.W_OK) else None,
             "control_socket_disable": True,
             "proc_name": "weir-admission",

@@ -1,9 +1,10 @@
 """Errors of the API as RFC 9457 problem details with a ``code``."""
 
-import json
 from collections.abc import Mapping
 
 import falcon
+
+from control.problem_details import MEDIA_TYPE, problem_body
 
 KINDS: Mapping[str, tuple[int, str]] = {
     "unknown_parameter": (400, "The query has a parameter that is not there"),
@@ -61,13 +62,11 @@ def serialize(req: falcon.Request, resp: falcon.Response, exc: falcon.HTTPError)
         f"{exc.status_code}_"
     )
     req.context.problem_code = code
-    body = {
-        "type": "about:blank",
-        "title": exc.title or exc.status,
-        "status": exc.status_code,
-        "code": code,
-        "detail": exc.description or f"{req.method} {req.path} is not served here",
+    resp.content_type = MEDIA_TYPE
+    resp.data = problem_body(
+        exc.status_code,
+        exc.title or str(exc.status),
+        code,
+        exc.description or f"{req.method} {req.path} is not served here",
         **getattr(exc, "members", {}),
-    }
-    resp.content_type = "application/problem+json"
-    resp.data = json.dumps(body, ensure_ascii=False).encode()
+    )

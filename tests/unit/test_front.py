@@ -1,20 +1,27 @@
-"""The data plane's short way: HTTP on a Unix socket, one connection at a time."""
+"""The service's HTTP front, one connection at a time; what needs a worker is in integration."""
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from gunicorn.workers.ggevent import GeventWorker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.gateway_worker import MAX_BODY, MAX_HEAD, GatewayWorker, WsgiApp, serve
+from control.front.answer import WsgiApp
+from control.front.connection import Connection
+from control.front.connections import Connections
+from control.front.door import Door
+from control.front.listener import Listener, admin_listener, unix_listener
+from control.front.refusal import MAX_HEAD
 
 PATIENCE_S = 5.0
+UNIX = unix_listener("unix:here")
+MAX_BODY = UNIX.max_body
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -37,6 +44,17 @@ def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterabl
 
 def raising(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
     raise LookupError("a defect")
+
+
+def serve(
+    client: socket.socket, app: WsgiApp, stays: Callable[[], bool], listener: Listener = UNIX
+) -> None:
+    door = Door(listener)
+    assert door.connections.enter(client)
+    try:
+        Connection(client, app, door, stays, "192.0.2.1").serve()
+    finally:
+        door.connections.leave(client)
 
 
 def post(
@@ -110,8 +128,10 @@ Connect = Callable[..., Gateway]
 def connect() -> Iterator[Connect]:
     gateways: list[Gateway] = []
 
-    def connect(app: WsgiApp = echo, alive: Callable[[], bool] = lambda: True) -> Gateway:
-        gateways.append(Gateway(lambda served: serve(served, app, alive)))
+    def connect(
+        app: WsgiApp = echo, alive: Callable[[], bool] = lambda: True, listener: Listener = UNIX
+    ) -> Gateway:
+        gateways.append(Gateway(lambda served: serve(served, app, alive, listener)))
         return gateways[-1]
 
     yield connect
@@ -275,7 +295,8 @@ def test_what_is_not_http_is_refused_and_closed(connect: Connect, nonsense: byte
     gateway = connect()
     gateway.send(nonsense)
     status, headers, body = gateway.answer()
-    assert (status, headers["connection"], body) == (400, "close", b"")
+    assert (status, headers["connection"]) == (400, "close")
+    assert json.loads(body)["code"] == "not_http"
     assert gateway.closed() and gateway.ended()
     assert gateway.error is None
 
@@ -287,10 +308,12 @@ def test_an_offer_to_upgrade_is_passed_over_or_refused_and_not_hung_up_on(
     gateway = connect()
     gateway.send(post(b"x", Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", HTTP2_Settings=""))
     status, headers, body = gateway.answer()
-    if status == 200:
-        assert body == b"x"
-    else:
-        assert (status, headers["connection"]) == (400, "close")
+    assert (status, headers["connection"]) == (400, "close")
+    assert json.loads(body)["code"] == "upgrade"
+    bare = connect()
+    bare.send(b"GET /x HTTP/1.1\r\nHost: weir\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    status, headers, _ = bare.answer()
+    assert (status, headers["x-asked"], headers["connection"]) == (200, "GET /x", "close")
 
 
 def test_nonsense_after_a_sound_request_is_refused_too(connect: Connect) -> None:
@@ -315,7 +338,8 @@ def test_a_head_that_is_too_large_is_refused_and_closed(connect: Connect, head: 
     gateway = connect()
     gateway.send(head)
     status, headers, _ = gateway.answer()
-    assert (status, headers["connection"]) == (413, "close")
+    expected = 414 if head.startswith(b"GET /a") else 431
+    assert (status, headers["connection"]) == (expected, "close")
     assert gateway.closed()
 
 
@@ -327,7 +351,7 @@ def test_a_header_without_an_end_is_refused_before_it_fills_the_memory(connect: 
         for _ in range(64):
             gateway.send(b"a" * MAX_HEAD)
     gateway.socket.settimeout(1.0)
-    assert gateway.answer()[0] == 413
+    assert gateway.answer()[0] == 431
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
@@ -381,39 +405,138 @@ def test_a_gateway_that_hangs_up_before_its_answer_breaks_nothing(connect: Conne
     assert gateway.error is None or isinstance(gateway.error, OSError)
 
 
-class Worker(GatewayWorker):
-    """The worker without its process: what ``handle`` needs."""
+def test_a_client_that_waits_to_be_told_to_go_on_is_told(connect: Connect) -> None:
+    gateway = connect()
+    gateway.send(post(length=4, Expect="100-continue"))
+    assert gateway._reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+    assert gateway._reader.readline() == b"\r\n"
+    gateway.send(b"body")
+    assert gateway.answer()[2] == b"body"
+    gateway.send(post(b"all at once", Expect="100-continue"))
+    assert gateway.answer()[2] == b"all at once"
 
-    def __init__(self, app: WsgiApp) -> None:
-        self.wsgi = app
-        self._clients = set()
-        self._leaving = False
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [({"length": MAX_BODY + 1, "Expect": "100-continue"}, 413), ({"Expect": "miracles"}, 417)],
+    ids=["too-large", "unknown"],
+)
+def test_an_expectation_that_cannot_be_met_is_refused_before_the_body(
+    connect: Connect, options: dict[str, Any], status: int
+) -> None:
+    gateway = connect()
+    gateway.send(post(**options))
+    assert gateway.answer()[0] == status
+    assert gateway.closed()
 
 
-def test_an_application_that_fails_closes_the_connection_and_does_not_hang_the_gateway() -> None:
-    gateway = Gateway(lambda served: Worker(raising).handle(None, served, b""))
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [("http://weir/v1/pools?a=1", "/v1/pools"), ("HTTPS://weir:8081", "/"), ("*", "*")],
+)
+def test_a_target_may_be_absolute(connect: Connect, target: str, asked: str) -> None:
+    gateway = connect()
+    gateway.send(post(path=target))
+    assert gateway.answer()[1]["x-asked"] == f"POST {asked}"
+
+
+@pytest.mark.parametrize("target", ["weir:443", "ftp://weir/x"])
+def test_a_target_of_another_kind_is_refused(connect: Connect, target: str) -> None:
+    gateway = connect()
+    gateway.send(post(path=target))
+    assert gateway.answer()[0] == 400
+
+
+def test_fields_of_one_name_are_one_list_and_none_hides_behind_an_underscore(
+    connect: Connect,
+) -> None:
+    gateway = connect()
+    gateway.send(b"GET / HTTP/1.1\r\nX-Word: a\r\nX_Word: evil\r\nx-word: b\r\n\r\n")
+    assert gateway.answer()[1]["x-word"] == "a,b"
+
+
+def test_a_trailer_is_no_header(connect: Connect) -> None:
+    gateway = connect()
+    gateway.send(
+        b"POST / HTTP/1.1\r\nX-Word: head\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"1\r\na\r\n0\r\nX-Word: trailer\r\n\r\n"
+    )
+    assert gateway.answer()[1]["x-word"] == "head"
+
+
+def test_more_fields_than_anybody_needs_are_refused(connect: Connect) -> None:
+    gateway = connect()
+    gateway.send(b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 101 + b"\r\n")
+    assert gateway.answer()[0] == 431
+
+
+def test_an_admin_body_is_small(connect: Connect) -> None:
+    gateway = connect(listener=admin_listener("127.0.0.1:1", None))
+    gateway.send(post(length=(64 << 10) + 1))
+    status, _, body = gateway.answer()
+    assert status == 413
+    assert "65536" in json.loads(body)["detail"]
+
+
+def test_what_is_sound_is_answered_before_the_nonsense_after_it(connect: Connect) -> None:
+    gateway = connect()
+    gateway.send(post(b"x", "/1") + b"\x00\x01\x02\r\n\r\n")
+    assert gateway.answer()[1]["x-asked"] == "POST /1"
+    assert gateway.answer()[0] == 400
+    assert gateway.closed()
+
+
+def test_an_answer_without_a_body_announces_none(connect: Connect) -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("204 No Content", [])
+        return []
+
+    gateway = connect(app)
+    gateway.send(post() + post())
+    for _ in range(2):
+        assert gateway._reader.readline() == b"HTTP/1.1 204 No Content\r\n"
+        assert gateway._reader.readline() == b"\r\n"
+
+
+def test_an_application_that_fails_is_answered_for(connect: Connect) -> None:
+    gateway = connect(raising)
     gateway.send(post(b"x"))
-    said = b""
-    with contextlib.suppress(ConnectionResetError):
-        while more := gateway.socket.recv(65536):
-            said += more
-    assert gateway.ended()
-    assert not said or said.startswith(b"HTTP/1.1 5"), said
-    gateway.leave()
-
-
-def test_handle_closes_its_connection_whatever_ends_it() -> None:
-    gateway = Gateway(lambda served: Worker(echo).handle(None, served, b""))
-    gateway.send(post(b"x"))
-    assert gateway.answer()[2] == b"x"
-    gateway.leave()
+    status, headers, body = gateway.answer()
+    assert (status, headers["connection"]) == (500, "close")
+    assert json.loads(body)["code"] == "internal"
     assert gateway.ended() and gateway.error is None
 
 
-def test_tcp_connections_go_gunicorns_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed = []
-    monkeypatch.setattr(GeventWorker, "handle", lambda self, *given: handed.append(given))
-    with socket.socket() as tcp:
-        Worker(echo).handle(None, tcp, ("127.0.0.1", 1))
-        assert handed == [(None, tcp, ("127.0.0.1", 1))]
-        assert cast(int, tcp.fileno()) >= 0, "it is not ours to close"
+def test_the_listener_names_its_plane_and_the_client(connect: Connect) -> None:
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        told = [environ[key] for key in ("weir.plane", "weir.local", "REMOTE_ADDR")]
+        return [json.dumps(told).encode()]
+
+    for listener, expected in (
+        (UNIX, ["data", True, "192.0.2.1"]),
+        (admin_listener("127.0.0.1:1", None), ["admin", False, "192.0.2.1"]),
+    ):
+        gateway = connect(app, listener=listener)
+        gateway.send(post())
+        assert json.loads(gateway.answer()[2]) == expected
+
+
+def test_one_that_waits_makes_room_and_one_that_is_answered_does_not() -> None:
+    pairs = [socket.socketpair() for _ in range(3)]
+    (first, ours), (second, _), (third, _) = pairs
+    connections = Connections(2, 100)
+    assert connections.enter(first) and connections.enter(second)
+    connections.is_answered(first)
+    assert connections.enter(third)
+    assert second.recv(1) == b"", "hung up on"
+    connections.leave(second)
+    connections.is_answered(third)
+    assert not connections.enter(socket.socket())
+    assert connections.hold(first, 60) and not connections.hold(third, 50)
+    connections.leave(third)
+    assert connections.hold(first, 100)
+    for pair in pairs:
+        for end in pair:
+            end.close()
+    assert ours.fileno() == -1

@@ -1,0 +1,66 @@
+"""The connections of one listener: how many there may be, and what they may hold."""
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+
+class Connections:
+    """Where there are ``most``, the one that has kept us waiting longest makes room: slow clients
+    cannot keep others out. The bodies of all have at most ``most_bytes``."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._held: dict[Any, int] = {}
+        self._waiting: dict[Any, None] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def enter(self, client: Any) -> bool:
+        """One more; False where all are being answered, and none can make room."""
+        if len(self._held) >= self._most:
+            oldest = next(iter(self._waiting), None)
+            if oldest is None:
+                return False
+            del self._waiting[oldest]
+            hang_up(oldest, socket.SHUT_RDWR)
+        self._held[client] = 0
+        self._waiting[client] = None
+        return True
+
+    def leave(self, client: Any) -> None:
+        """One less."""
+        self._bytes -= self._held.pop(client, 0)
+        self._waiting.pop(client, None)
+
+    def waits(self, client: Any) -> None:
+        """From now on the client's next request is waited for."""
+        self._waiting[client] = None
+
+    def is_answered(self, client: Any) -> None:
+        """The client waits for us."""
+        self._waiting.pop(client, None)
+
+    def hold(self, client: Any, size: int) -> bool:
+        """The client's bodies have so many bytes; False where that is too much."""
+        self._bytes += size - self._held[client]
+        self._held[client] = size
+        return self._bytes <= self._most_bytes
+
+    def close_for_reading(self) -> None:
+        """What has been asked is answered; then each reads the end."""
+        for client in list(self._held):
+            hang_up(client, socket.SHUT_RD)
+
+
+def hang_up(client: Any, how: int) -> None:
+    """Shut down a connection whose greenlet reads or writes, below its TLS."""
+    with (
+        contextlib.suppress(OSError),  # it has just closed by itself
+        socket.socket(fileno=os.dup(client.fileno())) as twin,
+    ):
+        twin.shutdown(how)
