@@ -11,6 +11,7 @@ local client = require("weir.client")
 local clock = require("weir.clock")
 local config = require("weir.config")
 local leases = require("weir.leases")
+local progress = require("weir.progress")
 local share = require("weir.share")
 local sockets = require("weir.sockets")
 
@@ -191,9 +192,11 @@ local function exchange(http, batch, syncs)
         ops[#ops + 1] = sync_op()
     end
     local lost = dropped > 0 and (',"dropped":' .. dropped) or ""
+    local told = progress.take()
+    local come = told and (',"progress":[' .. concat(told, ",") .. "]") or ""
     local response, err = http:post(
         "/v1/admission",
-        concat({ '{"session":"', session, '"', lost, ',"ops":[', concat(ops, ","), "]}" })
+        concat({ '{"session":"', session, '"', lost, come, ',"ops":[', concat(ops, ","), "]}" })
     )
     if not response then
         return nil, err

@@ -3,6 +3,8 @@
 -- An entry lives from before the acquire is sent until its release is queued, so that whatever
 -- becomes of the answer, an end is told to the service.
 
+local now = ngx.now
+
 local _M = { count = 0, last_grant = 0 }
 
 local entries = {}
@@ -40,9 +42,22 @@ function _M.claim(entry, pool, backend, scene, tokens, grant)
     entry.scene = scene
     entry.tokens = tokens
     entry.grant = grant
+    entry.claimed_at = now()
     if grant and grant > _M.last_grant then
         _M.last_grant = grant
     end
+end
+
+-- The entries that were granted before a time.
+function _M.granted_before(at)
+    local found, n = {}, 0
+    for _, entry in pairs(entries) do
+        if entry.claimed_at and entry.claimed_at < at then
+            n = n + 1
+            found[n] = entry
+        end
+    end
+    return found
 end
 
 -- All entries as the members of a sync's JSON list.

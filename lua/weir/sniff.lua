@@ -102,8 +102,9 @@ local function line(state, text, first, last)
     end
 end
 
--- Looks at the next chunk.
+-- Looks at the next chunk; true where an event ends in it.
 function _M.feed(state, chunk)
+    local before = state.events
     local text = chunk
     if state.line ~= "" then
         text = state.line .. chunk
@@ -121,6 +122,7 @@ function _M.feed(state, chunk)
     end
     -- Of a line that goes on, its beginning is kept and its length is not.
     state.line = sub(text, first, first + PREFIX - 1)
+    return state.events > before
 end
 
 -- Whether what has passed ends with an event, so that another may follow.

@@ -24,7 +24,8 @@ local function phase(entry)
         return "asking"
     end
     -- Comments are not a first byte.
-    return entry.passed and (not entry.seen or entry.seen.events > 0) and "stream" or "prefill"
+    local passed = entry.bytes and entry.bytes > 0
+    return passed and (not entry.seen or entry.seen.events > 0) and "stream" or "prefill"
 end
 
 local function release(entry, verdict)
@@ -73,6 +74,7 @@ local function begin(ctx)
     ctx.weir = entry
     entry.status = ngx.status
     entry.last = now()
+    entry.bytes = 0
     local kind = ngx.header.content_type
     if kind and find(kind, "text/event-stream", 1, true) then
         entry.seen = sniff.new()
@@ -120,10 +122,11 @@ function _M.body()
     local chunk = ngx.arg[1]
     local seen = entry.seen
     if chunk ~= "" then
-        entry.last = now()
-        entry.passed = true
-        if seen then
-            sniff.feed(seen, chunk)
+        local at = now()
+        entry.last = at
+        entry.bytes = entry.bytes + #chunk
+        if not seen or sniff.feed(seen, chunk) then
+            entry.heard = at
         end
     elseif not ngx.arg[2] and entry.begun and not entry.broken then
         -- nginx flushes without data twice: the headers, and what is left when the engine's
