@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from control.cli import main
 from control.client import AdminClient
@@ -463,3 +465,80 @@ def test_check_tells_the_version_that_nginx_runs(
     main(["check", "--json", "-c", str(node.file)])
     version = json.loads(capsys.readouterr().out)["version"]
     assert version in (node.state / "nginx/nginx.conf").read_text()
+
+
+# -- events ------------------------------------------------------------------------------------
+
+
+def test_events_are_followed_over_a_restart_of_the_service(
+    node: Node, streams: Streams, tmp_path: Path
+) -> None:
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("w") as out_file, err.open("w") as err_file:
+        process = subprocess.Popen(
+            [*WEIR, "events", "--json", "--admin", node.admin], stdout=out_file, stderr=err_file
+        )
+
+    def told(kind: str) -> list[dict[str, Any]]:
+        lines = out.read_text().splitlines()
+        return [each for each in map(json.loads, lines) if each["event"] == kind]
+
+    try:
+        wait_for(lambda: b"granted" in out.read_bytes() or not _stream_once(node), 20)
+        [first, *_] = told("granted")
+        assert {"id", "pool", "backend", "scene", "tokens", "at"} <= first["data"].keys()
+        wait_for(lambda: told("ended"))
+        arbiter = node.pid("admission")
+        os.kill(arbiter, signal.SIGTERM)
+        wait_for(lambda: "trying again" in err.read_text(), 20)
+        wait_for(lambda: node.serves() and _answers(node), 30)
+        before = len(told("granted"))
+        wait_for(lambda: len(told("granted")) > before or not _stream_once(node), 30)
+        ids = [each["id"] for each in map(json.loads, out.read_text().splitlines()) if each["id"]]
+        assert ids == sorted(set(ids))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert "Traceback" not in err.read_text()
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def _answers(node: Node) -> bool:
+    try:
+        return requests.get(f"{node.admin}/readyz", timeout=1).ok
+    except requests.RequestException:
+        return False
+
+
+def _stream_once(node: Node) -> bool:
+    with Client(node.port) as client:
+        return client.request(chat_body(2, gap_ms=1), headers=QA)[0].status == 200
+
+
+def test_events_read_as_lines(node: Node) -> None:
+    with AdminClient(node.admin, timeout_s=10) as client:
+        newest = client.history()["points"][-1]["at"]
+    terminal = Terminal(
+        "events", "--kind", "granted,ended", "--kind", "alarm", "--pool", "default",
+        "--since-id", str(int(newest * 1_000_000) - 3_600_000_000), "--admin", node.admin,
+        columns=200,
+    )  # fmt: skip
+    assert _stream_once(node)
+    terminal.until("verdict=completed")
+    assert "granted" in terminal.seen and BACKEND in terminal.seen
+    terminal.press("\x03")
+    assert terminal.ended() == 0
+
+
+def test_an_unknown_kind_of_event_is_named(weir: Weir) -> None:
+    code, out, err = weir("events", "--kind", "nonsense")
+    assert (code, out) == (1, "") and "'nonsense' is not one of granted" in err
+
+
+def test_history_is_a_row_a_minute(weir: Weir, node: Node) -> None:
+    assert _stream_once(node)
+    told = as_json(weir("history", "--json"))
+    assert told["step_s"] == 60 and told["points"][-1]["granted"] >= 1
+    code, out, _ = weir("history")
+    assert code == 0 and len(out.splitlines()) == len(told["points"]) + 1
