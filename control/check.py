@@ -6,6 +6,7 @@ import pwd
 import resource
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,8 +193,10 @@ def _nginx_faults(config: Config) -> Iterator[Fault]:
 
 
 def _rendered_faults(config: Config, nginx: Nginx) -> Iterator[Fault]:
-    conf = render(config, nginx)
-    log = (conf.parent / "log.conf").read_text()
+    # Beside what a running nginx may read, never in its place.
+    with tempfile.TemporaryDirectory(prefix="weir-check-") as folder:
+        conf = render(config, nginx, Path(folder, "nginx"))
+        log = (conf.parent / "log.conf").read_text()
     if "buffer=" in log:
         yield Fault(
             "nginx", "the access log is buffered: an abort would be read minutes late; "

@@ -114,7 +114,25 @@ def _add_views(commands: Commands) -> None:
     _add(commands, "config", "service:show_config", "the configuration in force")
     audit = _add(commands, "audit", "service:show_audit", "who changed what, newest first")
     audit.add_argument("--limit", type=count, default=50, metavar="N", help="default: 50")
+    _add_doctor(commands)
     _add(commands, "whoami", "service:show_whoami", "the name and role of your token")
+
+
+def _add_doctor(commands: Commands) -> None:
+    about = "what is wrong, and a file for a bug report: no secrets, no prompts"
+    doctor: argparse.ArgumentParser = commands.add_parser("doctor", help=about, description=about)
+    add_file(doctor, "-o", "--output", metavar="FILE", help="default: weir-doctor-TIME.tar.gz here")
+    doctor.add_argument(
+        "--lines", type=count, default=500, metavar="N", help="of each log; default: 500"
+    )
+    doctor.add_argument("--json", action="store_true", help="what was found, for scripts")
+    add_place(doctor)
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    code: int = importlib.import_module("control.terminal.doctor.doctor").doctor(options)
+    return code
 
 
 def _add(commands: Commands, name: str, run: str, about: str) -> argparse.ArgumentParser:

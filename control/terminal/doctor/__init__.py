@@ -1,0 +1,1 @@
+"""``weir doctor``: what a bug report needs, without secrets and without prompts."""

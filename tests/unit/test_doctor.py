@@ -1,0 +1,165 @@
+"""What leaves the machine in a bug report: nothing secret, nothing that a client has said."""
+
+from pathlib import Path
+
+import pytest
+
+from control.client import ServiceError
+from control.terminal.doctor.findings import of_service
+from control.terminal.doctor.redact import Redactor, secrets_of
+from control.terminal.doctor.service import Told
+
+SECRET = "hunter2-sesame"
+PROMPT = "发热三天-patient"
+
+
+@pytest.fixture
+def redactor() -> Redactor:
+    return Redactor([SECRET])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"token={SECRET}", f"redis://user:{PROMPT}@h:1/0", f"GET /v1/x?prompt={PROMPT} HTTP/1.1",
+        f"Authorization: Bearer {PROMPT}", f"api_key = {PROMPT}", f'"password": "{PROMPT}"',
+        f"X-Api-Key: {PROMPT}", f"http://h/{SECRET}/hook",
+    ],
+)  # fmt: skip
+def test_secrets_users_and_queries_leave_any_text(redactor: Redactor, text: str) -> None:
+    told = redactor.text(text)
+    assert SECRET not in told and PROMPT not in told and "[removed]" in told
+
+
+def test_what_is_no_secret_stays(redactor: Redactor) -> None:
+    for text in ("max_tokens: 80000", "lease_lost id=a session=vm/1/2", "http://10.0.0.5:8000",
+                 "tokens_exhausted", "keepalive 4ms;", "http://[::1]:8000/v1"):  # fmt: skip
+        assert redactor.text(text) == text
+
+
+def test_values_under_a_secrets_name_and_webhooks_are_cut(redactor: Redactor) -> None:
+    told = redactor.values(
+        {
+            "agent": {"webhook": f"https://u:{SECRET}@hooks.example/T0/{PROMPT}?k={PROMPT}"},
+            "admission": {"token": PROMPT, "max_tokens": 7, "store": f"redis://:{PROMPT}@h/0"},
+            "tokens": [{"name": "ops", "env": "WEIR_ADMIN_TOKEN"}],
+        }
+    )
+    assert told == {
+        "agent": {"webhook": "https://hooks.example/[removed]"},
+        "admission": {"token": "[removed]", "max_tokens": 7, "store": "redis://[removed]@h/0"},
+        "tokens": [{"name": "ops", "env": "WEIR_ADMIN_TOKEN"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "2026/01/02 03:04:05 [error] 7#7: *9 upstream sent invalid header while reading, "
+            f'client: 10.1.2.3, server: _, request: "POST /v1/chat?q={PROMPT} HTTP/1.1", '
+            f'upstream: "http://127.0.0.1:8000/v1/chat?q={PROMPT}", host: "h", '
+            f'referrer: "http://x/{PROMPT}"',
+            "2026/01/02 03:04:05 [error] 7#7: *9 upstream sent invalid header while reading, "
+            "request: POST, upstream: http://127.0.0.1:8000",
+        ),
+        (
+            f'2026/01/02 03:04:05 [error] 7#7: *9 lua entry: bad body "{PROMPT}" and \'{PROMPT}',
+            '2026/01/02 03:04:05 [error] 7#7: *9 lua entry: bad body "[removed]" and "[removed]"',
+        ),
+        ("2026/01/02 03:04:05 [notice] 7#7: signal 15 received", None),
+        (f'{{"messages":[{{"content":"{PROMPT}"}}]}}', "left out"),
+        ("stack traceback:", "left out"),
+    ],
+)
+def test_the_error_log_keeps_its_own_words(redactor: Redactor, line: str, told: str | None) -> None:
+    expected = None if told == "left out" else told or line
+    assert redactor.error_line(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("2026-01-02 03:04:05,678 INFO weir.agent agent_started pid=7", "same"),
+        ("[2026-01-02 03:04:05 +0000] [7] [ERROR] Worker (pid:8) was sent SIGKILL!", "same"),
+        ("Traceback (most recent call last):", "same"),
+        ('  File "/opt/weir/control/x.py", line 7, in run', "same"),
+        (f"    raise ValueError({PROMPT!r})", None),
+        (f"ValueError: {PROMPT}", "ValueError: [removed]"),
+        (f"gevent.Timeout.MyError: {PROMPT} {SECRET}", "gevent.Timeout.MyError: [removed]"),
+        (PROMPT, None),
+    ],
+)  # fmt: skip
+def test_our_logs_keep_events_and_places(redactor: Redactor, line: str, told: str | None) -> None:
+    assert redactor.own_line(line) == (line if told == "same" else told)
+
+
+def test_the_access_log_keeps_what_weir_writes(redactor: Redactor) -> None:
+    line = (
+        '{"ts":1.5,"id":"a","route":"/v1/chat/completions","method":"POST","status":"200",'
+        f'"uri":"/v1/chat?q={PROMPT}","scene":"{PROMPT}","upstream":"127.0.0.1:8000?{SECRET}"}}'
+    )
+    assert redactor.access_line(line) == (
+        '{"ts": 1.5, "id": "a", "route": "/v1/chat/completions", "method": "POST", '
+        '"status": "200", "scene": "[removed]", "upstream": "[removed]"}'
+    )
+    assert redactor.access_line(f"GET /?q={PROMPT}") is None
+    assert redactor.access_line("[1]") is None
+
+
+def test_secrets_are_those_that_the_file_names(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{SECRET}\n")
+    config = {
+        "admin": {"tokens": [{"env": "A"}, {"env": "NONE"}, {"file": str(file)}]},
+        "agent": {"webhook": "https://h/T0"},
+    }
+    found = secrets_of(config, [{"A": "here"}, {"A": "in the service"}])
+    assert found == {"here", "in the service", SECRET, "https://h/T0"}
+
+
+def told_of(told: Told) -> list[str]:
+    return [each.what for each in of_service(told, "http://a", "weir.yml", "no service answers")]
+
+
+def test_a_service_that_is_away_is_one_finding() -> None:
+    assert told_of(Told(errors={"health": ServiceError("refused")})) == ["no service answers"]
+
+
+def test_every_fault_of_a_service_has_its_finding() -> None:
+    node = {"name": "vm", "memory": None, "tailer": None, "silent": False, "silent_s": 0.1}
+    backend = {"name": "g", "max_streams": 3, "max_tokens": 5, "state": "active"}
+    told = Told(
+        parts={
+            "health": {},
+            "pools": [{"name": "p", "backends": [
+                {**backend, "configured": {**backend, "max_streams": 25}},
+                {**backend, "name": "h", "state": "draining"}, backend]}],
+            "nodes": [
+                node, {**node, "name": "gone", "silent": True, "silent_s": 90.0},
+                {**node, "name": "full",
+                 "memory": {"state": "full", "used_bytes": 9, "limit_bytes": 9}},
+                {**node, "name": "late", "tailer": {"lag_seconds": 60, "lag_bytes": 5_000_000}},
+            ],
+            "leases": {"oldest": [{"id": "old", "age_s": 7_200}]},
+            "history": {"points": [{"granted": 1, "refused": {"streams_exhausted": 9}}]},
+        },
+        errors={"ready": ServiceError("x", 503, "drift", "restart it"),
+                "config": ServiceError("x", 403, "forbidden", "needs operate")},
+        metrics="weir_lease_drift 3.0\n",
+        skew_s=-90.0,
+    )  # fmt: skip
+    found = "\n".join(told_of(told))
+    for part in (
+        "told no config", "admits nothing (drift)", "differs from this machine's by 1m30s",
+        "live is 3.0", "p/g was changed live; weir.yml says streams 25", "p/h is draining",
+        "agent of gone has not been heard for 1m30s", "memory of full is at its full mark",
+        "tailer of late is behind: 1m00s", "stream old runs for 2h00m",
+        "more was refused than granted",
+    ):  # fmt: skip
+        assert part in found
+    assert len(told_of(told)) == 11
+
+
+def test_a_sound_service_has_none() -> None:
+    assert told_of(Told(parts={"health": {}}, metrics="weir_lease_drift 0.0\n", skew_s=0.0)) == []
