@@ -51,6 +51,8 @@ class AuditLog:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = path
         self.clock = clock
+        self.failures = 0
+        """Lines that could not be written; the changes were not made."""
         self._file: int | None = None
 
     def write(self, entry: Entry) -> None:
@@ -63,6 +65,7 @@ class AuditLog:
                 os.ftruncate(file, size)
                 raise OSError("no room for a whole line")
         except OSError as exc:
+            self.failures += 1
             self.close()
             raise AuditError(f"{self.path}: {exc.strerror or exc}") from exc
 

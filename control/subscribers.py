@@ -50,6 +50,8 @@ class Subscribers:
         self.mark = log.newest
         """Events up to here may be taken."""
         self.news = threading.Condition()
+        self.dropped = 0
+        """Those that were too slow."""
         self._limit = limit
         self._all: set[Subscription] = set()
         self._round_at = clock()
@@ -83,6 +85,7 @@ class Subscribers:
         self._texts.clear()
         for subscription in list(self._all):
             if subscription.is_slow(now):
+                self.dropped += 1
                 subscription.drop()
         if self.mark != self.log.newest:
             self.mark = self.log.newest

@@ -41,6 +41,7 @@ def create_app(
     with none, the plane is open (and must listen on loopback only).
     """
     metrics = ServiceMetrics(admission)
+    metrics.show_admin(loaded, audit, subscribers)
     data = create_data_plane(admission, urls, metrics)
     admin = create_admin_plane(Parts(admission, subscribers, metrics, loaded, audit))
 

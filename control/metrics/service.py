@@ -13,9 +13,13 @@ from prometheus_client import (
 )
 
 from control.admission import Admission
+from control.audit import AuditLog
+from control.config import Loaded
+from control.metrics.admin import AdminCollector
 from control.metrics.families import Families
 from control.metrics.ledger import LedgerCollector
 from control.metrics.nodes import NodeCollector
+from control.subscribers import Subscribers
 
 DECISION_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 ABORT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -28,9 +32,9 @@ class ServiceMetrics:
         # A second series for each, with the time of its birth.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
-        families = Families()
-        self.registry.register(LedgerCollector(admission, families))
-        self.registry.register(NodeCollector(admission, families))
+        self._families = Families()
+        self.registry.register(LedgerCollector(admission, self._families))
+        self.registry.register(NodeCollector(admission, self._families))
         self.decision_seconds = Histogram(
             "weir_decision_seconds",
             "Time the service took for a batch with an acquire in it",
@@ -47,3 +51,7 @@ class ServiceMetrics:
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+
+    def show_admin(self, loaded: Loaded, audit: AuditLog, subscribers: Subscribers) -> None:
+        """Show what the admin plane knows, too."""
+        self.registry.register(AdminCollector(loaded, audit, subscribers, self._families))

@@ -121,6 +121,7 @@ class Sites:
     def stage(self) -> None:
         """Everything at once."""
         self._hold(self.busy, "/full")
+        self._reload_nonsense()
         set_memory(self.short, memory_limit="1m")
         set_memory(self.busy, memory_limit="1g", memory_alarm=0.002, memory_resume=0.001)
         wait_for(lambda: self.busy.get("/v1/nodes")["nodes"][0]["memory"]["state"] == "alarm", 20)
@@ -130,7 +131,8 @@ class Sites:
         os.kill(self.lonely.pid("agent"), signal.SIGSTOP)
         for _ in range(2):
             self._hold(self.lonely, CHAT)
-        change(self.lonely, max_streams=1)
+        assert change(self.lonely, max_streams=1).ok
+        self._block_the_audit()
         self._begin(lambda: serve(self.engine, "/gone", self.lonely), 0.05)
         self.leaks = True
         self.down.signal(signal.SIGSTOP)
@@ -146,7 +148,9 @@ class Sites:
         set_memory(self.busy)
         set_memory(self.short)
         os.kill(self.lonely.pid("agent"), signal.SIGCONT)
-        change(self.lonely, max_streams=25)
+        self.audit.rmdir()
+        assert change(self.lonely, max_streams=25).ok
+        os.kill(self.short.pid("admission"), signal.SIGHUP)
         self.down.signal(signal.SIGCONT)
 
     def _begin(self, what: Callable[[], object], every_s: float = 0.0) -> None:
@@ -181,6 +185,21 @@ class Sites:
                  if lease["id"] == client.response.headers["x-request-id"]]  # fmt: skip
         assert pid in before
         os.kill(pid, signal.SIGKILL)
+
+    def _reload_nonsense(self) -> None:
+        """A file with a fault, which is refused."""
+        node = self.short
+        node.file.write_text(yaml.safe_dump({**node.config, "pools": {}}))
+        os.kill(node.pid("admission"), signal.SIGHUP)
+        wait_for(lambda: node.metric("weir_config_refused") == 1, 20)
+        wait_for(lambda: len(node.workers("admission")) == 1, 20)
+
+    def _block_the_audit(self) -> None:
+        """No line can be written; so no change is made."""
+        self.audit = self.lonely.state / "log/audit.log"
+        self.audit.unlink()
+        self.audit.mkdir()
+        self._begin(lambda: change(self.lonely, max_streams=2), 0.5)
 
     def _spoil_the_log(self) -> None:
         """Truncated, as copytruncate does; a line of somebody else's; and for an agent that gets
@@ -296,7 +315,7 @@ def set_memory(node: Node, **agent: Any) -> None:
     os.kill(node.pid("agent"), signal.SIGTERM)
 
 
-def change(node: Node, **limits: Any) -> None:
+def change(node: Node, **limits: Any) -> requests.Response:
     """Change the backend of the pool ``default`` live."""
     url = f"{node.admin}/v1/pools/default/backends/gpu-0"
-    assert requests.patch(url, json=limits, timeout=5).ok
+    return requests.patch(url, json=limits, timeout=5)
