@@ -8,7 +8,6 @@
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import Any, Literal, cast
 from urllib.parse import quote
@@ -174,14 +173,6 @@ class AdminClient(Connection):
     def health(self) -> dict[str, Any]:
         """The process lives, or :class:`ServiceError`."""
         return self._object("GET", "/healthz")
-
-    def date(self) -> float:
-        """The service's clock, in seconds since 1970, to a whole second."""
-        told = self._call("GET", "/healthz").headers.get("Date", "")
-        try:
-            return parsedate_to_datetime(told).timestamp()
-        except ValueError as exc:
-            raise ServiceError(f"{self.address} does not tell its time") from exc
 
     def ready(self) -> dict[str, Any]:
         """It would decide, or :class:`ServiceError` with the reason as its ``code``."""

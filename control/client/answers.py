@@ -34,12 +34,14 @@ class Pool(TypedDict):
 
 
 class Progress(TypedDict):
-    """How far a stream has come, as its nginx last said."""
+    """How far a stream has come, as its nginx said ``reported_s`` ago. ``events`` is None where
+    its answer is no event stream."""
 
     bytes: int
-    events: int
+    events: int | None
     idle_s: float
     phase: str
+    reported_s: float
 
 
 class Lease(TypedDict):
@@ -85,7 +87,7 @@ class Node(TypedDict):
 class Whoami(TypedDict):
     """Who this client is to the service; ``open``: it asks for no tokens."""
 
-    name: str | None
+    name: str
     role: str
     open: bool
 

@@ -7,8 +7,9 @@ from itertools import islice
 
 from control.client import AdminClient, Lease, ServiceError
 from control.terminal.screen import Rows, Screen, cell, state
-from control.terminal.words import age, count
+from control.terminal.words import age, count, size
 
+SORTS = {"oldest": "-age", "youngest": "age"}
 GONE_S = 5.0
 """A stream that is cut ends within about a second, wherever its nginx lives."""
 ASK_AGAIN_S = 0.1
@@ -20,7 +21,7 @@ def show_leases(client: AdminClient, screen: Screen, options: argparse.Namespace
     if options.session:
         filters["session"] = options.session
     limit = None if options.all else options.limit
-    found = client.leases(page=min(limit or 1_000, 1_000), sort=options.sort, **filters)
+    found = client.leases(page=min(limit or 1_000, 1_000), sort=SORTS[options.sort], **filters)
     leases = list(islice(found, limit))
     more = limit is not None and next(found, None) is not None
     screen.show({"leases": leases}, lease_table(leases))
@@ -55,7 +56,9 @@ def progress(lease: Lease) -> str:
     told = lease.get("progress")
     if not told:
         return "-"
-    return f"{told['phase']}, {count(told['events'])} events, quiet {age(told['idle_s'])}"
+    events = told["events"]
+    came = size(told["bytes"]) if events is None else f"{count(events)} events"
+    return f"{told['phase']}, {came}, quiet {age(told['idle_s'])}"
 
 
 def kill(client: AdminClient, screen: Screen, options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from control.config.units import seconds
 
 TARGET = re.compile(r"([^/\s]+)/([^/\s]+)\Z")
 STATES = ("active", "draining")
-SORTS = ("-age", "age")
+SORTS = ("oldest", "youngest")
 PAGE = 100
 DRAIN_S = 600.0
 
@@ -42,7 +42,7 @@ def _add_lists(commands: Commands) -> None:
         leases.add_argument(f"--{name}", metavar=name.upper(), help=about)
     leases.add_argument("--state", choices=STATES, help="in one state")
     leases.add_argument(
-        "--sort", choices=SORTS, default="-age", help="-age: oldest first (default); age: youngest"
+        "--sort", choices=SORTS, default="oldest", help="which come first; default: oldest"
     )
     many = leases.add_mutually_exclusive_group()
     many.add_argument("--limit", type=count, default=PAGE, metavar="N", help="default: 100")

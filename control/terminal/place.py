@@ -7,13 +7,14 @@ from pathlib import Path
 
 from control.client import AdminClient, ServiceError
 from control.config import Config, load
+from control.config.schema import Secret
+from control.config.secrets import SecretError, read_secret, read_tokens
 
 ADDRESS_VARIABLE = "WEIR_ADMIN"
-TOKEN_VARIABLE = "WEIR_ADMIN_TOKEN"  # the variable's name
+TOKEN_VARIABLE = "WEIR_ADMIN_TOKEN"
 DEFAULT_FILES = (Path("weir.yml"), Path("/etc/weir/weir.yml"))
 DEFAULT_ADDRESS = "http://127.0.0.1:8081"
 TIMEOUT_S = 10.0
-MAX_TOKEN_BYTES = 4_096
 ROLES = ("admin", "operate", "read")
 
 
@@ -96,27 +97,15 @@ def explain(exc: ServiceError, place: Place) -> str:
 
 def _token(file: Path | None, config: Config | None) -> tuple[str | None, str]:
     if file:
-        return read_token(file), f"--token-file {file}"
+        try:
+            return read_secret(Secret(file=file)), f"--token-file {file}"
+        except SecretError as exc:
+            raise PlaceError(f"--token-file: {exc}") from exc
     if value := os.environ.get(TOKEN_VARIABLE):
         return value, TOKEN_VARIABLE
-    # On the service's own machine its file says where the tokens are.
-    known = config.admin.tokens if config else ()
-    for token in sorted(known, key=lambda each: ROLES.index(getattr(each, "role", "admin"))):
-        if token.env and (value := os.environ.get(token.env)):
-            return value, token.env
-        if (path := getattr(token, "file", None)) and os.access(path, os.R_OK):
-            return read_token(path), str(path)
+    if config:
+        # On the service's own machine its file says where the tokens are: the strongest.
+        tokens, _ = read_tokens(config)
+        for token in sorted(tokens, key=lambda each: ROLES.index(each.role)):
+            return token.value, f"{token.name} in admin.tokens"
     return None, ""
-
-
-def read_token(file: Path) -> str:
-    """The token in a file, or :class:`PlaceError`."""
-    try:
-        with file.open("rb") as opened:
-            token = opened.read(MAX_TOKEN_BYTES).decode("ascii").strip()
-    except (OSError, UnicodeDecodeError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else "it is not ASCII"
-        raise PlaceError(f"--token-file: {file} cannot be read: {why}") from exc
-    if not token or any(c.isspace() or not c.isprintable() for c in token):
-        raise PlaceError(f"--token-file: {file} must have one token, on one line")
-    return token

@@ -30,12 +30,7 @@ class Told:
 def ask(client: AdminClient) -> Told:
     """Everything; at once given up where nobody is there."""
     told = Told()
-    began = time.time()
     try:
-        date = client.date()
-        # A second is the header's precision.
-        middle = (began + time.time()) / 2
-        told.skew_s = 0.0 if abs(date + 0.5 - middle) < 1.5 else date + 0.5 - middle
         told.parts["health"] = client.health()
     except ServiceError as exc:
         told.errors["health"] = exc
@@ -60,7 +55,18 @@ def ask(client: AdminClient) -> Told:
         told.metrics = client.metrics()
     except ServiceError as exc:
         told.errors["metrics"] = exc
+    told.skew_s = _skew(told.parts.get("history"), time.time())
     return told
+
+
+def _skew(history: dict[str, Any] | None, now: float) -> float | None:
+    """How far the service's clock is from this machine's, as far as the minute that it counts in
+    shows it."""
+    if not history:
+        return None
+    into_minute: float = now - history["points"][-1]["at"]
+    step_s: float = history["step_s"]
+    return min(0.0, into_minute) or max(0.0, into_minute - step_s)
 
 
 def lease_summary(page: tuple[list[Lease], str | None]) -> dict[str, Any]:
