@@ -4,6 +4,7 @@ All faults are staged at once on four sites, and mended at once. The rules are t
 for their patience: ``for`` is a second, and ranges are five.
 """
 
+import math
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from tests.harness.node import wait_for
 from tests.harness.prometheus import Prometheus
+from tests.monitoring.dashboard import queries
 from tests.monitoring.rules import RULES, alerts
 from tests.monitoring.sites import Sites
 
@@ -104,3 +106,15 @@ def test_what_it_says_is_whole(name: str, seen: Seen) -> None:
     for alert in seen.fired[name].values():
         for text in alert["annotations"].values():
             assert text and not re.search(r"<no value>|<error|%!|NaN|\{\{|\[\]|  ", text), text
+
+
+@pytest.mark.parametrize(("title", "query"), sorted(set(queries())))
+def test_every_query_of_the_dashboard_shows_something(
+    title: str, query: str, seen: Seen, prometheus: Prometheus
+) -> None:
+    """In the minute in which everything went wrong."""
+    if title == "Restarts of the service":
+        query = query.replace("[1m]", "[5m]")
+    series = prometheus.query_range(query, 90)
+    values = [float(value) for each in series for _, value in each["values"]]
+    assert any(not math.isnan(value) for value in values)

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.harness.client import Client, chat_body
 from tests.harness.node import Node, wait_for
 from tests.harness.prometheus import promtool
+from tests.monitoring.dashboard import queries
 from tests.monitoring.rules import alerts, metrics_in
 
 QA = {"X-Medical-Scene": "QA"}
@@ -94,3 +95,19 @@ def test_rules_ask_only_for_what_is_there(text: str) -> None:
     there = families(text).keys()
     assert {name: metrics - there for name, metrics in asked.items() if metrics - there} == {}
     assert set().union(*asked.values()) > {"weir_lease_drift", "weir_decision_seconds"}
+
+
+def test_the_dashboard_asks_only_for_what_is_there(text: str) -> None:
+    asked = {(title, name) for title, query in queries() for name in metrics_in(query)}
+    there = families(text).keys()
+    assert {(title, name) for title, name in asked if name not in there} == set()
+
+
+def test_the_dashboard_shows_every_metric_of_weirs(text: str) -> None:
+    asked = {name for _, query in queries() for name in metrics_in(query)}
+    unseen = {name for name in families(text) if name.startswith("weir_")} - asked
+    # Told in other ways: the total of what is shown by verdict, and what alerts are for.
+    assert unseen == {
+        "weir_leases_granted_total", "weir_backend_state", "weir_config_info",
+        "weir_config_loaded_timestamp_seconds", "weir_config_refused",
+    }  # fmt: skip
