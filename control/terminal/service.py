@@ -93,7 +93,7 @@ def _change(before: Any, after: Any) -> str:
     if not isinstance(before, dict) or not isinstance(after, dict):
         return json.dumps(after, ensure_ascii=False) if after is not None else ""
     return ", ".join(
-        f"{name} {before.get(name)} -> {value}"
+        f"{name} {before[name]} -> {value}" if name in before else f"{name} {value}"
         for name, value in after.items()
         if before.get(name) != value
     )
