@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -441,9 +442,11 @@ def test_a_reader_that_has_had_enough_is_no_error(node: Node) -> None:
 def test_any_locale_and_no_colour(node: Node, streams: Streams) -> None:
     streams(1)
     poor = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}
-    for command in (["top"], ["pools", "--json"], ["leases"]):
+    for command in (["top"], ["leases"], ["config"], ["config", "--json"]):
         code, out, err = told_by(*command, "--admin", node.admin, **poor)
         assert (code, err) == (0, "") and out.isascii() and "\x1b" not in out
+        if "--json" in command:
+            assert json.loads(out)["effective"] == node.get("/v1/config")["effective"]
 
 
 class Terminal:
@@ -477,6 +480,8 @@ class Terminal:
                     self.seen += os.read(self.file, 65_536).decode()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                local = termios.tcgetattr(self.file)[3]
+                assert local & termios.ICANON and local & termios.ECHO, "as it was found"
                 os.close(self.file)
                 return os.waitstatus_to_exitcode(status)
             assert time.monotonic() < deadline, self.seen[-2_000:]

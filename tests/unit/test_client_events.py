@@ -68,12 +68,13 @@ def event(number: int) -> bytes:
 
 def test_a_lost_connection_goes_on_after_the_last_whole_event(waits: list[float]) -> None:
     service = Service(
-        [event(1), event(2), b"id: 3\nevent: ended\nda", ServiceError("reset")],
+        [event(1), event(2), b'id: 3\nevent: granted\ndata: {"half": 1}\nda',
+         ServiceError("reset")],
         [ServiceError("refused")], [ServiceError("busy", 503)], [event(3), event(4)], [event(5)],
     )  # fmt: skip
     losses: list[ServiceError] = []
     found = list(islice(follow(service.connect, None, losses.append), 5))
-    assert [each.id for each in found] == [1, 2, 3, 4, 5]
+    assert found == [Event("ended", number, {}) for number in (1, 2, 3, 4, 5)]
     assert service.asked == [None, 2, 2, 2, 4]
     assert [str(loss).split()[0] for loss in losses] == ["reset", "refused", "busy", "the"]
     assert waits[0] < waits[1] < waits[2] and waits[3] < waits[2], "by and by slower, then anew"
