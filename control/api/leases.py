@@ -47,14 +47,16 @@ class Leases:
             _cursor(req),
             youngest_first=one_of(req, "sort", SORTS, "-age") == "age",
         )
-        shown = [_lease(lease, self._admission) for lease in leases]
+        now = self._admission.clock()
+        shown = [_lease(lease, self._admission.progress(lease.id), now) for lease in leases]
         resp.data = wire.encode(shapes.Leases(shown, following))
 
     def on_get_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         lease = self._admission.lease(lease_id)
         if lease is None:
             raise _no_lease(lease_id)
-        resp.data = wire.encode(_lease(lease, self._admission))
+        progress = self._admission.progress(lease_id)
+        resp.data = wire.encode(_lease(lease, progress, self._admission.clock()))
 
     def on_delete_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         """Force the release, or with ``cut`` have the stream ended, and the lease with it.
@@ -75,10 +77,8 @@ class Leases:
         resp.data = wire.encode(shapes.Released(outcome))
 
 
-def _lease(lease: Lease, admission: Admission) -> shapes.Lease:
-    now = admission.clock()
+def _lease(lease: Lease, progress: Progress | None, now: float) -> shapes.Lease:
     age = now - lease.granted_at
-    progress = admission.progress(lease.id)
     return shapes.Lease(
         id=lease.id,
         pool=lease.pool,

@@ -15,6 +15,7 @@ import pytest
 import requests
 
 from tests.harness.node import Engine, Node, free_port, wait_for
+from tests.harness.openapi import check_answer
 
 ROUTE = "/v1/chat/completions"
 numbers = itertools.count(1)
@@ -437,6 +438,7 @@ def test_what_the_data_plane_does_not_offer_is_a_problem(
 
 def admin(node: Node, method: str, target: str, **options: Any) -> Answer:
     response = requests.request(method, f"{node.admin}{target}", timeout=10, **options)
+    check_answer(method, target, response)
     headers = {name.lower(): value for name, value in response.headers.items()}
     kind = headers.get("content-type", "")
     return Answer(
