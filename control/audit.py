@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,8 +24,15 @@ class AuditError(Exception):
     """Nothing can be written; the message says why."""
 
 
-class UnknownCursor(ValueError):
-    """A cursor of a log that is gone."""
+class UnknownCursor(LookupError):
+    """A cursor of a part of the log that is not there any more."""
+
+
+class Cursor(NamedTuple):
+    """What comes before a place in the log: the file's inode, and where."""
+
+    inode: int
+    start: int
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -69,17 +76,17 @@ class AuditLog:
             self.close()
             raise AuditError(f"{self.path}: {exc.strerror or exc}") from exc
 
-    def newest(self, limit: int, cursor: str | None = None) -> tuple[list[Entry], str | None]:
+    def newest(self, limit: int, cursor: Cursor | None = None) -> tuple[list[Entry], Cursor | None]:
         """At most ``limit`` lines, newest first, and the cursor of those before them; back into
         the file that was rotated away last. What is no line of ours is passed over."""
         entries: list[Entry] = []
         read = 0
-        last = None
+        last: Cursor | None = None
         for inode, start, line in self._backwards(cursor):
             if len(entries) == limit or read > MAX_READ_BYTES:
                 return entries, last
             read += len(line) + 1
-            last = f"{inode}-{start}"
+            last = Cursor(inode, start)
             if (entry := _parse(line)) is not None:
                 entries.append(entry)
         return entries, None
@@ -105,9 +112,10 @@ class AuditLog:
         self._file = os.open(self.path, flags, MODE)
         return self._file
 
-    def _backwards(self, cursor: str | None) -> Iterator[tuple[int, int, bytes]]:
+    def _backwards(self, cursor: Cursor | None) -> Iterator[tuple[int, int, bytes]]:
         """Lines before the cursor, newest first: (the file's inode, where it starts, the line)."""
-        inode, end = _read_cursor(cursor)
+        inode = cursor.inode if cursor else None
+        end = cursor.start if cursor else None
         for path in (self.path, self.path.with_name(self.path.name + ".1")):
             try:
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -124,16 +132,7 @@ class AuditLog:
             finally:
                 os.close(file)
         if inode is not None:
-            raise UnknownCursor("that part of the log has been rotated away: begin anew")
-
-
-def _read_cursor(cursor: str | None) -> tuple[int | None, int | None]:
-    if cursor is None:
-        return None, None
-    inode, _, start = cursor.partition("-")
-    if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in (inode, start)):
-        raise UnknownCursor("take the next of the page before")
-    return int(inode), int(start)
+            raise UnknownCursor(f"{inode} is no file of the log")
 
 
 def _lines_backwards(file: int, end: int) -> Iterator[tuple[int, bytes]]:

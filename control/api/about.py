@@ -11,12 +11,14 @@ from control.admission import Admission
 from control.api import shapes, wire
 from control.api.gate import caller
 from control.api.params import integer, invalid
-from control.audit import AuditLog, UnknownCursor
+from control.api.problems import problem
+from control.audit import AuditLog, Cursor, UnknownCursor
 from control.config import Loaded
 from control.core.pool import Backend, BackendState
 
 DEFAULT_ENTRIES = 100
 MAX_ENTRIES = 1_000
+AUDIT_CURSOR = "^[0-9]{1,18}-[0-9]{1,18}$"
 _USER_INFO = re.compile(r"://[^/\s@'\"]*@")
 
 
@@ -57,12 +59,25 @@ class Audit:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         limit = integer(req, "limit", DEFAULT_ENTRIES, at_least=1, at_most=MAX_ENTRIES)
-        cursor = req.get_param("cursor")
+        cursor = _cursor(req)
         try:
-            entries, following = self._audit.newest(limit, cursor)
+            entries, before = self._audit.newest(limit, cursor)
         except UnknownCursor as exc:
-            raise invalid("cursor", cursor or "", str(exc)) from exc
+            raise problem(
+                falcon.HTTP_404, "page_not_found", "the log has been rotated since: begin anew"
+            ) from exc
+        following = f"{before.inode}-{before.start}" if before else None
         resp.data = wire.encode(shapes.Audit(entries, following))
+
+
+def _cursor(req: falcon.Request) -> Cursor | None:
+    asked = req.get_param("cursor")
+    if asked is None:
+        return None
+    if not re.match(AUDIT_CURSOR, asked):
+        raise invalid("cursor", asked, "the next of the page before")
+    inode, _, start = asked.partition("-")
+    return Cursor(int(inode), int(start))
 
 
 class Whoami:

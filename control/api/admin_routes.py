@@ -5,14 +5,22 @@ from dataclasses import dataclass
 
 from control.admission import Admission
 from control.api import shapes
-from control.api.about import DEFAULT_ENTRIES, MAX_ENTRIES, Audit, Configuration, Whoami
+from control.api.about import (
+    AUDIT_CURSOR,
+    DEFAULT_ENTRIES,
+    MAX_ENTRIES,
+    Audit,
+    Configuration,
+    Whoami,
+)
 from control.api.events import Events
 from control.api.health import Health, Metrics
 from control.api.history import History
+from control.api.lease_page import CURSOR as LEASE_CURSOR
 from control.api.leases import DEFAULT_PAGE, LIVE, MAX_PAGE, SORTS, Leases
 from control.api.nodes import Nodes
 from control.api.openapi import OpenApi
-from control.api.pools import Backends, Pools
+from control.api.pools import IF_MATCH, Backends, Pools
 from control.api.routes import Operation, Param, Reply, Role, Route
 from control.api.sessions import Sessions
 from control.api.wire import BackendChange
@@ -24,9 +32,12 @@ from control.metrics import ServiceMetrics
 from control.subscribers import Subscribers
 
 ETAG = {"ETag": "Changes with the backend's settings, and not with its use"}
-IF_MATCH = Param("If-Match", "Change only where these are still the settings: ETags, or *")
+PRECONDITION = Param(
+    "If-Match",
+    "Change only where these are still the settings: ETags, or *",
+    {"type": "string", "pattern": IF_MATCH, "examples": ["*"]},
+)
 
-CURSOR = Param("cursor", "The next of the page before")
 CUT = Param(
     "cut", "End the stream, and the lease with it", {"type": "string", "enum": ["true", "false"]}
 )
@@ -91,7 +102,7 @@ def _pools(admission: Admission) -> tuple[Route, ...]:
                         "precondition_failed", "body_too_large", "unsupported_media_type",
                         "audit_failed", "journal",
                     ),
-                    headers=(IF_MATCH,),
+                    headers=(PRECONDITION,),
                     body=BackendChange,
                     example={"max_streams": 10, "state": "active"},
                     field_roles={"max_streams": Role.ADMIN, "max_tokens": Role.ADMIN},
@@ -121,7 +132,7 @@ def _leases(admission: Admission) -> tuple[Route, ...]:
                         Param("state", "Only those in this state", _words(*LIVE)),
                         Param("sort", "-age: oldest first; age: youngest first", _words(*SORTS)),
                         _limit(DEFAULT_PAGE, MAX_PAGE),
-                        CURSOR,
+                        _cursor(LEASE_CURSOR),
                     ),
                 )
             },
@@ -190,6 +201,7 @@ def _sessions_and_nodes(admission: Admission) -> tuple[Route, ...]:
 
 
 def _what_happens(parts: Parts) -> tuple[Route, ...]:
+    kinds = "|".join(KINDS)
     return (
         Route(
             "/v1/events",
@@ -201,7 +213,7 @@ def _what_happens(parts: Parts) -> tuple[Route, ...]:
                     {200: Reply("An event stream without end", media="text/event-stream")},
                     ("invalid_parameter", "too_many_subscribers"),
                     (
-                        Param("kinds", f"Only these, by comma: {', '.join(KINDS)}"),
+                        Param("kinds", "Only these, by comma", _text(f"^({kinds})(,({kinds}))*$")),
                         Param("pool", "Only what concerns this pool"),
                         Param("last_event_id", "Go on after this event, as Last-Event-ID"),
                     ),
@@ -239,8 +251,8 @@ def _about(parts: Parts) -> tuple[Route, ...]:
                     Role.ADMIN,
                     "Who changed what, newest first",
                     {200: _json(shapes.Audit)},
-                    ("invalid_parameter",),
-                    (_limit(DEFAULT_ENTRIES, MAX_ENTRIES), CURSOR),
+                    ("invalid_parameter", "page_not_found"),
+                    (_limit(DEFAULT_ENTRIES, MAX_ENTRIES), _cursor(AUDIT_CURSOR)),
                 )
             },
         ),
@@ -294,6 +306,14 @@ def _json(shape: type, headers: Mapping[str, str] | None = None) -> Reply:
 
 def _words(*known: str) -> dict[str, object]:
     return {"type": "string", "enum": list(known)}
+
+
+def _text(pattern: str) -> dict[str, object]:
+    return {"type": "string", "pattern": pattern}
+
+
+def _cursor(pattern: str) -> Param:
+    return Param("cursor", "The next of the page before", _text(pattern))
 
 
 def _limit(default: int, at_most: int) -> Param:

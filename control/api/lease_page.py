@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from control.core.lease import Lease, LeaseState
 
-_CURSOR = re.compile(r"^(\d{1,12}\.\d{1,17})_(\d{1,19})_([A-Za-z0-9_.:-]{1,128})\Z")
+CURSOR = r"^([0-9]{1,12}\.[0-9]{1,17})_([0-9]{1,18})_([A-Za-z0-9_.:-]{1,128})$"
 
 Key = tuple[float, int, str]
 
@@ -61,7 +61,7 @@ def page(
 
 def read_cursor(text: str) -> Key | None:
     """What a cursor says, None where it is none of ours."""
-    match = _CURSOR.match(text)
+    match = re.fullmatch(CURSOR, text)
     return (float(match[1]), int(match[2]), match[3]) if match else None
 
 

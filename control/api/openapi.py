@@ -95,7 +95,10 @@ def _operation(route: Route, method: str, operation: Operation) -> dict[str, Any
     if operation.field_roles:
         described["x-weir-field-roles"] = operation.field_roles
     if operation.body is not None:
-        content: dict[str, Any] = {"schema": _ref(operation.body)}
+        # What is absent stays: a change has at least one member.
+        content: dict[str, Any] = {
+            "schema": {"allOf": [_ref(operation.body), {"minProperties": 1}]}
+        }
         if operation.example is not None:
             content["example"] = operation.example
         described["requestBody"] = {"required": True, "content": {"application/json": content}}

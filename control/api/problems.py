@@ -18,6 +18,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "backend_not_found": (404, "The pool has no such backend"),
     "lease_not_found": (404, "There is no such live lease"),
     "session_not_found": (404, "There is no such session"),
+    "page_not_found": (404, "That part of the log has been rotated away"),
     "node_not_found": (404, "No such node has been heard"),
     "length_required": (411, "The body has no Content-Length"),
     "precondition_failed": (412, "The settings are not those that If-Match names"),
