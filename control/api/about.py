@@ -74,7 +74,7 @@ def _cursor(req: falcon.Request) -> Cursor | None:
     asked = req.get_param("cursor")
     if asked is None:
         return None
-    if not re.match(AUDIT_CURSOR, asked):
+    if not re.fullmatch(AUDIT_CURSOR, asked):
         raise invalid("cursor", asked, "the next of the page before")
     inode, _, start = asked.partition("-")
     return Cursor(int(inode), int(start))

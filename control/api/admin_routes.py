@@ -35,7 +35,8 @@ ETAG = {"ETag": "Changes with the backend's settings, and not with its use"}
 PRECONDITION = Param(
     "If-Match",
     "Change only where these are still the settings: ETags, or *",
-    {"type": "string", "pattern": IF_MATCH, "examples": ["*"]},
+    {"type": "string", "pattern": IF_MATCH},
+    example="*",
 )
 
 CUT = Param(
@@ -98,7 +99,7 @@ def _pools(admission: Admission) -> tuple[Route, ...]:
                     "absent stays, null goes back to what the file says; what runs is not cut",
                     {200: _json(shapes.Backend, ETAG)},
                     (
-                        *missing, "invalid_change", "invalid_if_match", "length_required",
+                        *missing, "invalid_change", "invalid_if_match",
                         "precondition_failed", "body_too_large", "unsupported_media_type",
                         "audit_failed", "journal",
                     ),

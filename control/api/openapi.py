@@ -117,6 +117,7 @@ def _parameters(path: str, operation: Operation) -> list[dict[str, Any]]:
             "required": False,
             "description": param.about,
             "schema": param.schema,
+            **({"example": param.example} if param.example else {}),
         }
         for place, params in (("query", operation.query), ("header", operation.headers))
         for param in params

@@ -26,11 +26,12 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of a query, with its JSON schema."""
+    """A parameter of a query or a header, with its JSON schema."""
 
     name: str
     about: str
     schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+    example: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,19 +304,33 @@ def read_lease_request(body: bytes) -> LeaseRequest:
 def read_change(body: bytes) -> BackendChange:
     """A change of a backend, or :class:`WireError`."""
     try:
-        change = _change.decode(body)
+        change = _decode_change(body)
         json.loads(body, object_pairs_hook=_once_each)
-    except UNREADABLE as exc:
+    except (*UNREADABLE, ValueError) as exc:
         raise WireError(_why(exc)) from exc
     if not change.members():
         raise WireError("nothing is changed: send max_streams, max_tokens or state")
     return change
 
 
+def _decode_change(body: bytes) -> BackendChange:
+    try:
+        return _change.decode(body)
+    except msgspec.ValidationError:
+        # JSON knows one kind of number, and a program that reckons in floats sends 20.0.
+        with contextlib.suppress(*UNREADABLE, AttributeError):
+            members = {
+                name: int(value) if isinstance(value, float) and value.is_integer() else value
+                for name, value in msgspec.json.decode(body).items()
+            }
+            return msgspec.convert(members, BackendChange)
+        raise
+
+
 def _once_each(pairs: list[tuple[str, object]]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        raise WireError("a member stands twice: which is meant?")
+        raise ValueError("a member stands twice: which is meant?")
 
 
 def read_report(name: str, body: bytes) -> NodeReport:
