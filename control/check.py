@@ -195,7 +195,7 @@ def _nginx_faults(config: Config) -> Iterator[Fault]:
 def _rendered_faults(config: Config, nginx: Nginx) -> Iterator[Fault]:
     # Beside what a running nginx may read, never in its place.
     with tempfile.TemporaryDirectory(prefix="weir-check-") as folder:
-        conf = render(config, nginx, Path(folder, "nginx"))
+        conf = render(config, nginx, Path(folder, "nginx")).conf
         log = (conf.parent / "log.conf").read_text()
     if "buffer=" in log:
         yield Fault(

@@ -3,6 +3,7 @@ usage. The commands that talk to a running service are in ``control.terminal``."
 
 import argparse
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     render.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="default: nginx in the state directory"
     )
+    render.add_argument("--json", action="store_true", help="for scripts")
     render.set_defaults(run=_render)
 
     simulate = commands.add_parser("simulate", help="the engine simulator alone")
@@ -175,7 +177,14 @@ def _render(options: argparse.Namespace) -> int:
     from control.render import render
 
     config: Config = load(options.config)
-    print(render(config, find_nginx(config.nginx.binary), options.output))
+    rendered = render(config, find_nginx(config.nginx.binary), options.output)
+    told = {
+        "conf": str(rendered.conf),
+        "stamp": rendered.stamp,
+        "changed": rendered.changed,
+        "version": config.version,
+    }
+    print(json.dumps(told) if options.json else rendered.conf)
     return 0
 
 

@@ -5,6 +5,7 @@ place where they are computed.
 """
 
 import grp
+import hashlib
 import json
 import os
 import pwd
@@ -14,7 +15,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import jinja2
@@ -45,18 +46,33 @@ KEEPALIVE_CONNECTIONS = 64
 
 CLIENT_SEND_BUFFER = 24 << 10
 """Bytes that wait in the kernel for a client; it reserves twice as much for them."""
+STAMP = "stamp.conf"
+"""The one file that is no template: it names the others."""
 PROXY_BUFFER = 8 << 10
 """nginx's own buffer between an engine and a client; an engine's response head must fit."""
 CLIENT_RECEIVE_BUFFER = 1 << 20
 """20 MB in 2 s over a link of 100 ms."""
 
 
-def render(config: Config, nginx: Nginx, folder: Path | None = None, demo: bool = False) -> Path:
-    """Write nginx's configuration to a folder, by default the state directory's ``nginx``, and
-    return its main file. With ``demo`` it serves the chat page.
+class Rendered(NamedTuple):
+    """``stamp`` names all that nginx loads with ``conf``, its main file; the nginx that has
+    loaded it says the same stamp at ``/_weir/loaded`` of ``run/reroute.sock``. ``changed``:
+    whether a file in the folder is another now."""
+
+    conf: Path
+    stamp: str
+    changed: bool
+
+
+def render(
+    config: Config, nginx: Nginx, folder: Path | None = None, demo: bool = False
+) -> Rendered:
+    """Write nginx's configuration to a folder, by default the state directory's ``nginx``. With
+    ``demo`` it serves the chat page.
 
     The new files are tested with ``nginx -t`` beside the old ones and take their place only
-    when they are sound, so a broken template never reaches a running nginx.
+    when they are sound, so a broken template never reaches a running nginx. A file that would
+    be the same stays as it is.
     """
     for name in ("run", "log", "tmp"):
         (config.state / name).mkdir(parents=True, exist_ok=True)
@@ -67,14 +83,20 @@ def render(config: Config, nginx: Nginx, folder: Path | None = None, demo: bool 
         _write(staged, variables(config, nginx, staged, demo))
         if fault := test_configuration(nginx, staged / "nginx.conf"):
             raise NginxError(f"nginx refuses the rendered configuration: {fault}")
-        _write(staged, variables(config, nginx, target, demo))
-        staged.chmod(0o755)
+        stamp = _write(staged, variables(config, nginx, target, demo))
         target.mkdir(exist_ok=True)
+        changed = False
         for file in staged.iterdir():
-            file.replace(target / file.name)
+            if not _same(file, target / file.name):
+                file.replace(target / file.name)
+                changed = True
     finally:
         shutil.rmtree(staged, ignore_errors=True)
-    return target / "nginx.conf"
+    return Rendered(target / "nginx.conf", stamp, changed)
+
+
+def _same(file: Path, other: Path) -> bool:
+    return other.is_file() and file.read_bytes() == other.read_bytes()
 
 
 def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> dict[str, Any]:
@@ -129,7 +151,8 @@ def worker_count(config: Config) -> int:
     return config.nginx.workers
 
 
-def _write(folder: Path, values: Mapping[str, Any]) -> None:
+def _write(folder: Path, values: Mapping[str, Any]) -> str:
+    """Write all files; returns their stamp."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -145,6 +168,21 @@ def _write(folder: Path, values: Mapping[str, Any]) -> None:
         (folder / template.name.removesuffix(".j2")).write_text(text)
     lua_config = json.dumps(values["lua_config"], ensure_ascii=False, indent=2)
     (folder / "weir.json").write_text(lua_config)
+    stamp = _stamp(folder, values["tls"])
+    (folder / STAMP).write_text(f'# What this nginx has loaded.\nreturn 200 "{stamp}";\n')
+    return stamp
+
+
+def _stamp(folder: Path, tls: Mapping[str, Path] | None) -> str:
+    """12 hex digits that change with any rendered file, Weir's Lua and the certificate."""
+    certificate = tls["certificate"] if tls else None
+    # One that cannot be read is for `nginx -t` to tell of.
+    readable = certificate is not None and os.access(certificate, os.R_OK)
+    digest = hashlib.sha256(certificate.read_bytes() if certificate and readable else b"")
+    for file in [*sorted(folder.iterdir()), *sorted((LUA / "weir").glob("*.lua"))]:
+        if file.name != STAMP:
+            digest.update(f"{file.name}\0{file.read_text()}\0".encode())
+    return digest.hexdigest()[:12]
 
 
 def _lua_config(config: Config) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def _alone_in(state: Path) -> Iterator[None]:
 
 
 def _up(config: Config, config_file: Path, simulate: bool, demo: bool, nginx: Nginx) -> int:
-    conf = render(config, nginx, demo=demo)
+    conf = render(config, nginx, demo=demo).conf
     specs = [
         *(_simulators(config) if simulate else []),
         _admission(config, config_file),

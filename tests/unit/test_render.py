@@ -16,7 +16,7 @@ from control.config import Config
 from control.config.load import parse
 from control.config.units import seconds
 from control.nginx import Nginx, NginxError, find_nginx
-from control.places import TEMPLATES
+from control.places import LUA, TEMPLATES
 from control.render import render, variables, worker_count
 
 OLD = Nginx(Path("/usr/sbin/nginx"), (1, 22, 1), (Path("/m/ndk.so"), Path("/m/lua.so")))
@@ -98,7 +98,7 @@ def nginx() -> Nginx:
 @pytest.fixture
 def conf(tmp_path: Path, nginx: Nginx) -> Path:
     """The main file of a rendering that nginx -t has accepted."""
-    return render(config(tmp_path), nginx)
+    return render(config(tmp_path), nginx).conf
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_two_instances_have_no_path_in_common(tmp_path: Path, nginx: Nginx) -> N
     """Casebook 43e."""
     written = []
     for name in ("one", "two"):
-        folder = render(config(tmp_path / name), nginx).parent
+        folder = render(config(tmp_path / name), nginx).conf.parent
         everything = "\n".join(file.read_text() for file in folder.iterdir())
         written.append(set(re.findall(rf"(?:unix:)?({tmp_path}/[^\s;\"]+)", everything)))
     assert written[0] and written[0].isdisjoint(written[1])
@@ -342,7 +342,7 @@ def test_a_broken_template_raises_and_leaves_what_was_rendered_before(
 ) -> None:
     """Casebook 43b."""
     wanted = config(tmp_path)
-    folder = render(wanted, nginx).parent
+    folder = render(wanted, nginx).conf.parent
     before = files_of(folder)
     templates = tmp_path / "templates"
     shutil.copytree(TEMPLATES, templates)
@@ -358,10 +358,25 @@ def test_a_broken_template_raises_and_leaves_what_was_rendered_before(
 
 def test_rendering_again_changes_nothing(tmp_path: Path, nginx: Nginx) -> None:
     wanted = config(tmp_path)
-    folder = render(wanted, nginx).parent
-    before = {name: content for name, (content, _) in files_of(folder).items()}
-    render(wanted, nginx)
-    assert {name: content for name, (content, _) in files_of(folder).items()} == before
+    folder = render(wanted, nginx).conf.parent
+    before = files_of(folder)
+    assert not render(wanted, nginx).changed
+    assert files_of(folder) == before
+
+
+def test_the_stamp_names_all_that_nginx_loads(
+    tmp_path: Path, nginx: Nginx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = render(config(tmp_path), nginx)
+    assert first.changed
+    assert first.stamp in (first.conf.parent / "stamp.conf").read_text()
+    second = render(config(tmp_path, nginx={"max_body": "21m"}), nginx)
+    assert second.changed and second.stamp != first.stamp
+    lua = tmp_path / "lua"
+    shutil.copytree(LUA, lua)
+    (lua / "weir/clock.lua").open("a").write("-- another\n")
+    monkeypatch.setattr(control.render, "LUA", lua)
+    assert render(config(tmp_path), nginx).stamp not in (first.stamp, second.stamp)
 
 
 def test_what_is_rendered_is_readable_and_not_writable_by_others(conf: Path) -> None:
@@ -374,7 +389,7 @@ def test_words_of_the_configuration_cannot_end_a_string_of_luas(
     tmp_path: Path, nginx: Nginx
 ) -> None:
     message = 'a "quoted" \\ message\nof two lines; } { $uri 并发'
-    conf = render(config(tmp_path, refusal={"message": message}), nginx)
+    conf = render(config(tmp_path, refusal={"message": message}), nginx).conf
     assert json.loads((conf.parent / "weir.json").read_text())["message"] == message
     assert "quoted" not in "".join(f.read_text() for f in conf.parent.glob("*.conf"))
 

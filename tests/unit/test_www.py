@@ -21,7 +21,7 @@ def test_page_is_served_only_where_it_is_asked_for(demo: bool, tmp_path: Path) -
         nginx = find_nginx("auto")
     except NginxError as exc:
         pytest.skip(str(exc))
-    main = read(render(config(tmp_path), nginx, demo=demo))
+    main = read(render(config(tmp_path), nginx, demo=demo).conf)
     pages = [place for place in main.all("location") if place.own("root")]
     assert [page.own("root") for page in pages] == ([[[str(WWW)]]] if demo else [])
     [rest] = [place for place in main.all("location") if place.args == ["/"]][:1]
