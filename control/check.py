@@ -1,5 +1,6 @@
 """``weir check``: what on this machine would keep a sound configuration from working."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -7,13 +8,16 @@ import resource
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
+
+import psutil
 
 from control.config import Config, ConfigError, Fault, load
 from control.config.secrets import read_tokens
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
+from control.pid_file import read_pid
 from control.render import (
     CLIENT_SEND_BUFFER,
     PROXY_BUFFER,
@@ -65,7 +69,7 @@ def check_json(file: Path) -> int:
 
 def all_faults(config: Config) -> list[Fault]:
     """Every fault of this machine at once."""
-    faults = list(fatal_faults(config))
+    faults = list(fatal_faults(config, own_listeners(config)))
     nowhere = {"nginx.user", "state"} & {fault.path for fault in faults}
     if not nowhere:  # else nothing can be rendered
         faults += machine_faults(config)
@@ -98,13 +102,14 @@ def machine_faults(config: Config) -> Iterator[Fault]:
     yield from _nginx_faults(config)
 
 
-def fatal_faults(config: Config) -> Iterator[Fault]:
-    """What no node can start with, as far as it can be told without nginx."""
+def fatal_faults(config: Config, held: Container[Address] = ()) -> Iterator[Fault]:
+    """What no node can start with, as far as it can be told without nginx. ``held`` is where the
+    node itself listens already."""
     yield from _user_faults(config)
     yield from _state_faults(config)
     yield from _token_faults(config)
     yield from _tls_faults(config)
-    yield from _port_faults(config)
+    yield from _port_faults(config, held)
 
 
 def _user_faults(config: Config) -> Iterator[Fault]:
@@ -139,7 +144,7 @@ def _tls_faults(config: Config) -> Iterator[Fault]:
             yield Fault(f"tls.{key}", f"{file} cannot be read: name a PEM file")
 
 
-def _port_faults(config: Config) -> Iterator[Fault]:
+def _port_faults(config: Config, held: Container[Address]) -> Iterator[Fault]:
     places = {
         "listen": config.listen,
         "listen_h2c": config.listen_h2c,
@@ -147,8 +152,19 @@ def _port_faults(config: Config) -> Iterator[Fault]:
         "admin.listen": config.admin.listen,
     }
     for path, address in places.items():
-        if address and (why := _cannot_bind(address)):
+        if address and address not in held and (why := _cannot_bind(address)):
             yield Fault(path, f"{address} cannot be listened on ({why}): choose another")
+
+
+def own_listeners(config: Config) -> set[Address]:
+    """Where this node listens already, as far as this user may see it."""
+    found: set[Address] = set()
+    for name in ("nginx", "admission"):
+        pid = read_pid(config.state / "run" / f"{name}.pid")
+        with contextlib.suppress(psutil.Error):
+            sockets = psutil.Process(pid).net_connections("inet") if pid else []
+            found |= {Address(*each.laddr) for each in sockets if each.status == "LISTEN"}
+    return found
 
 
 def _cannot_bind(address: Address) -> str | None:
