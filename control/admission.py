@@ -29,6 +29,7 @@ from control.events import EventLog
 from control.history import Counts, History
 from control.progress import Progress, ProgressBoard, Report
 from control.stores.base import Store
+from control.tracing import NO_SPANS, Tracing
 
 OWN_PAUSE_S = 1.0
 """Time passes at least every 50 ms; a longer gap means that this process did not run."""
@@ -42,7 +43,8 @@ class Ask(NamedTuple):
     """A request for admission as a gateway words it.
 
     ``body_bytes`` is the length of the request's body, the unit of the estimate; ``tokens``
-    overrides the estimate where a gateway knows better. At least 0, both.
+    overrides the estimate where a gateway knows better. At least 0, both. ``trace`` is the
+    client's ``traceparent``, where it has one.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Ask(NamedTuple):
     scene: str
     body_bytes: int
     tokens: int | None = None
+    trace: str | None = None
 
 
 class UnknownRoute(NamedTuple):
@@ -81,6 +84,8 @@ class Admission:
         estimate: Estimate,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        *,
+        tracing: Tracing | None = None,
     ) -> None:
         self._store = store
         self._routes = routes
@@ -101,6 +106,7 @@ class Admission:
         history = History(clock(), wall(), self._counts(), store.pools())
         self._chronicle = Chronicle(self.events, history, Alarms(estimate.smallest))
         self._progress = ProgressBoard()
+        self._tracing = tracing
 
     def batch(
         self,
@@ -110,17 +116,24 @@ class Admission:
     ) -> Answered:
         """Do all that one gateway worker has pending, in order; answer each in its place.
         ``progress`` is what it says of streams that it holds."""
+        tracing = self._tracing
+        began_ns = tracing.wall_ns() if tracing is not None else 0
         now = self._pass_time()
         asked = [self._operation(session, request, now) for request in requests]
         operations = [op for op in asked if not isinstance(op, UnknownRoute | Refused)]
-        results: Sequence[Any] = self._store.apply(session, operations, now)
+        done: Sequence[Any] = self._store.apply(session, operations, now)
+        results = done
+        if len(done) < len(asked):
+            left = iter(done)
+            results = [op if isinstance(op, UnknownRoute | Refused) else next(left) for op in asked]
+        if tracing is not None:
+            for request, result in zip(requests, results, strict=True):
+                if isinstance(request, Ask) and request.trace:
+                    tracing.decided(request.trace, result, began_ns)
         self._tell()
-        for operation, result in zip(operations, results, strict=True):
+        for operation, result in zip(operations, done, strict=True):
             if isinstance(operation, Acquire):
                 self._count(operation.claim.pool, operation.claim.scene, result, now)
-        if len(results) < len(asked):
-            left = iter(results)
-            results = [op if isinstance(op, UnknownRoute | Refused) else next(left) for op in asked]
         heard = self._store.session(session)
         if heard is None:  # it ended itself in this very batch
             return Answered(results, False, ())
@@ -241,6 +254,10 @@ class Admission:
         """Counts since the store began."""
         return self._store.totals()
 
+    def spans(self) -> Mapping[str, int]:
+        """What became of the spans that were made for clients that trace."""
+        return NO_SPANS if self._tracing is None else self._tracing.counts
+
     def drift(self) -> int:
         """granted - ended - live: 0, always."""
         return self._store.drift()
@@ -256,6 +273,8 @@ class Admission:
         if changes:
             self._chronicle.changed(changes, self._store.pools())
             self._progress.forget(changes)
+            if self._tracing is not None:
+                self._tracing.changed(changes)
 
     def _counts(self) -> Counts:
         return Counts.of(self._store.totals(), self.outcomes)

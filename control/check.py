@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from control.config import Config, ConfigError, Fault, load
+from control.config.extras import missing_extras
 from control.config.secrets import read_tokens
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
@@ -108,6 +109,7 @@ def fatal_faults(config: Config, held: Container[Address] = ()) -> Iterator[Faul
     yield from _user_faults(config)
     yield from _state_faults(config)
     yield from _token_faults(config)
+    yield from missing_extras(config)
     yield from _tls_faults(config)
     yield from _port_faults(config, held)
 

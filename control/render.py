@@ -197,6 +197,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "drain_s": max(pool.drain for pool in config.pools.values()),
         "max_body": config.nginx.max_body,
         "lua_release": config.nginx.lua_release,
+        "trace": config.tracing is not None,
         "unknown_size": config.estimate.unknown_size,
         "tokens_per_char": config.estimate.tokens_per_char,
         "expected_output": config.scenes.expected_output,

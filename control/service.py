@@ -84,11 +84,12 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
         from control.subscribers import Subscribers  # noqa: PLC0415
-        from control.wiring import build_admission, build_app  # noqa: PLC0415
+        from control.wiring import build_admission, build_app, build_collector  # noqa: PLC0415
 
         self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)
         self.lock.take()
-        self.admission = build_admission(self.config, self.lock.was_held)
+        self.collector = build_collector(self.config)
+        self.admission = build_admission(self.config, self.lock.was_held, self.collector)
         self.subscribers = Subscribers(self.admission.events)
         app = build_app(self.loaded, self.admission, self.subscribers)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop
@@ -126,6 +127,8 @@ def step_down(_arbiter: Any, worker: Any) -> None:
         worker.ticker.kill()
         worker.app.admission.close()
         worker.app.lock.leave()
+        if worker.app.collector is not None:
+            worker.app.collector.close()
 
 
 def run_folder(config: Config) -> Path:

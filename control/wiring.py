@@ -5,6 +5,7 @@ Imported in the worker, so that gunicorn's SIGHUP brings in new code.
 
 import random
 import time
+from typing import TYPE_CHECKING
 
 from control.admission import Admission
 from control.api.app import WsgiApp, create_app
@@ -14,12 +15,27 @@ from control.core.estimate import Estimate
 from control.core.pool import Backend, Pool
 from control.stores import MemoryStore, Store
 from control.subscribers import Subscribers
+from control.tracing import Tracing
+
+if TYPE_CHECKING:
+    from control.otlp import Collector
 
 JITTER = 0.25
 """Clients that were refused together come back spread over this part of their wait."""
 
 
-def build_admission(config: Config, has_predecessor: bool) -> Admission:
+def build_collector(config: Config) -> "Collector | None":
+    """Where spans go; None where tracing is not configured."""
+    if config.tracing is None:
+        return None
+    from control.otlp import Collector  # noqa: PLC0415 - 30 MB that few need
+
+    return Collector(config.tracing.endpoint, config.node_name)
+
+
+def build_admission(
+    config: Config, has_predecessor: bool, collector: "Collector | None" = None
+) -> Admission:
     """The use cases over the configured store, with all that its journal holds; there must be
     one where somebody decided here before. :class:`control.stores.StoreError` where it cannot
     be used."""
@@ -27,6 +43,7 @@ def build_admission(config: Config, has_predecessor: bool) -> Admission:
         store=build_store(config, has_predecessor),
         routes={route.path: route.pool for route in config.routes},
         estimate=build_estimate(config),
+        tracing=Tracing(collector.send, collector.counts) if collector else None,
     )
 
 

@@ -73,7 +73,8 @@ class DataPlane:
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_request", str(exc)) from exc
         result = self._admission.acquire(
-            asked.session, Ask(asked.id, asked.route, asked.scene, asked.bytes, asked.tokens)
+            asked.session,
+            Ask(asked.id, asked.route, asked.scene, asked.bytes, asked.tokens, asked.trace),
         )
         answer = wire.to_answer(result, self._urls)
         match result:

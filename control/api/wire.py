@@ -31,18 +31,20 @@ Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Grant = Annotated[int, Meta(ge=1, le=MAX_GRANT)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 Number = Annotated[float, Meta(ge=0, le=1e18)]
+TraceParent = Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")]
 
 
 class Wanted(Struct, kw_only=True):
     """What a stream wants. ``bytes``: length of the request's body; ``tokens`` overrides the
-    estimate that is made of it."""
+    estimate that is made of it. ``trace``: the client's ``traceparent``."""
 
     id: LeaseId
     route: Label
     bytes: Annotated[int, Meta(ge=0, le=MAX_BYTES)] = 0
     scene: Label = ""
     tokens: Tokens | None = None
+    trace: TraceParent | None = None
 
 
 class AcquireOp(Wanted, tag="acquire", tag_field="op", kw_only=True):
@@ -396,7 +398,7 @@ def to_request(session: str, op: Op) -> Ask | Operation:
     """What the use cases are asked to do."""
     match op:
         case AcquireOp():
-            return Ask(op.id, op.route, op.scene, op.bytes, op.tokens)
+            return Ask(op.id, op.route, op.scene, op.bytes, op.tokens, op.trace)
         case ReleaseOp():
             return Release(op.id, op.verdict, op.witness, op.grant)
         case RerouteOp():

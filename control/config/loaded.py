@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from control.config.extras import missing_extras
 from control.config.load import ConfigError, load
 from control.config.schema import Config
 from control.config.secrets import Token, read_tokens
@@ -27,6 +28,7 @@ def load_with_tokens(file: Path, started_at: float | None = None) -> Loaded:
     now = time.time()
     config = load(file)
     tokens, faults = read_tokens(config)
+    faults += missing_extras(config)
     if faults:
         raise ConfigError(str(file), faults)
     return Loaded(config, tokens, file, now, now if started_at is None else started_at)

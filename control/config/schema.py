@@ -99,6 +99,17 @@ def _webhook(value: str) -> str:
     return value
 
 
+def _collector(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound or parts.query or parts.fragment or parts.username:
+        raise ValueError("must be a URL like http://127.0.0.1:4318; /v1/traces is added to it")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Header = Annotated[str, AfterValidator(_header)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MAX_TOKENS)]
@@ -244,6 +255,12 @@ class Agent(Section):
     webhook: Annotated[str, AfterValidator(_webhook)] | None = None
 
 
+class Tracing(Section):
+    """Where spans go: a collector that takes OTLP over HTTP."""
+
+    endpoint: Annotated[str, AfterValidator(_collector)]
+
+
 class Config(Section):
     """The whole file."""
 
@@ -259,6 +276,7 @@ class Config(Section):
     estimate: EstimateSection = EstimateSection()
     refusal: RefusalSection = RefusalSection()
     agent: Agent = Agent()
+    tracing: Tracing | None = None
     pools: Annotated[dict[Name, Pool], Field(min_length=1)]
     routes: Annotated[tuple[Route, ...], Field(min_length=1)] = (
         Route(path="/api/v1/chat/stream", pool="default"),

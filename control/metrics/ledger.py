@@ -159,5 +159,11 @@ class LedgerCollector(Collector):
             [],
             [((), admission.fault() is not None)],
         )
+        yield make.counter(
+            "weir_spans",
+            "Spans for clients that trace: made, and what the collector was sent of them",
+            ["outcome"],
+            [((outcome,), count) for outcome, count in admission.spans().items()],
+        )
         version = control.__version__
         yield make.gauge("weir_build_info", "The version that runs", ["version"], [((version,), 1)])

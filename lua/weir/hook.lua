@@ -16,6 +16,11 @@ local tonumber = tonumber
 
 local VANISHED_S = 30 -- a client that acknowledges nothing for so long has vanished
 
+local HEX = "[0-9a-f]"
+-- version, trace, span, flags (W3C Trace Context)
+local TRACEPARENT = "^" .. HEX:rep(2) .. "%-" .. HEX:rep(32) .. "%-" .. HEX:rep(16) .. "%-"
+    .. HEX:rep(2) .. "$"
+
 local METHODS = { POST = true, GET = true, HEAD = true }
 local BODILESS = { GET = true, HEAD = true }
 
@@ -51,6 +56,15 @@ local function scene(var)
     local asked = var[config.scene_variable]
     if asked and #asked <= 64 and find(asked, "^[%w_-]+$") then
         return asked
+    end
+    return ""
+end
+
+-- The client's trace, for the spans of its decision and its stream; only where spans are made.
+local function trace(var)
+    local parent = config.trace and var.http_traceparent
+    if parent and #parent == 55 and find(parent, TRACEPARENT) then
+        return ',"trace":"' .. parent .. '"'
     end
     return ""
 end
@@ -117,7 +131,7 @@ function _M.acquire()
     local entry = leases.open(id)
     local result = batcher.ask(
         '"op":"acquire","id":"' .. id .. '","route":"' .. route
-            .. '","scene":"' .. asked_scene .. '","bytes":' .. bytes,
+            .. '","scene":"' .. asked_scene .. '","bytes":' .. bytes .. trace(var),
         config.budget_s
     )
     local decision = result and result.decision

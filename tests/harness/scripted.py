@@ -23,6 +23,8 @@ class Scripted:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.left_at: list[float] = []
+        self.requests: list[bytes] = []
+        """What came first on each connection: head, and what there was of the body."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -36,7 +38,7 @@ class Scripted:
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
             if self.reads:
-                connection.recv(1 << 20)
+                self.requests.append(connection.recv(1 << 20))
             for part in self.parts:
                 if isinstance(part, float):
                     if self._left(connection, part):
