@@ -1,10 +1,12 @@
 """The alert rules by promtool, and each one's way to its paragraph in the runbook."""
 
 import re
+import shlex
 from typing import Any
 
 import pytest
 
+from control import cli
 from tests.harness.prometheus import promtool
 from tests.monitoring.rules import ROOT, RULES, TESTS, alerts
 
@@ -50,3 +52,14 @@ def test_every_paragraph_of_an_alert_shows_and_mends() -> None:
     for name in ALERTS:
         paragraph = page.split(f"### {name}\n")[1].split("\n### ")[0]
         assert "**See:**" in paragraph and "**Mend:**" in paragraph, name
+
+
+def test_every_command_of_the_runbook_is_one() -> None:
+    """With its own name, options and order: somebody will copy it at three in the morning."""
+    page = (ROOT / "docs/runbook.md").read_text()
+    commands = {command for command in re.findall(r"`weir ([^`]+)`", page) if " " in command}
+    assert len(commands) > 8
+    for command in commands:
+        words = [re.sub("^N$", "10", word) for word in shlex.split(command)]
+        options = cli._parser().parse_args(words)
+        assert callable(options.run), command
