@@ -15,7 +15,7 @@ import psutil
 
 from control.config import Config, ConfigError, Fault, load
 from control.config.extras import missing_extras
-from control.config.secrets import read_tokens
+from control.config.secrets import read_tokens, weaknesses
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
 from control.pid_file import read_pid
@@ -42,6 +42,8 @@ def check(config: Config) -> int:
     faults = all_faults(config)
     for fault in faults:
         print(fault, file=sys.stderr)
+    for weakness in weaknesses(config, read_tokens(config)[0]):
+        print(f"weir check: {weakness}", file=sys.stderr)
     print(worst_case())
     if faults:
         return 1

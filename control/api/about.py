@@ -9,7 +9,7 @@ import falcon
 
 from control.admission import Admission
 from control.api import shapes, wire
-from control.api.gate import caller
+from control.api.caller import caller
 from control.api.params import integer, invalid
 from control.api.problems import problem
 from control.audit import AuditLog, Cursor, UnknownCursor

@@ -193,7 +193,7 @@ def _sessions_and_nodes(admission: Admission) -> tuple[Route, ...]:
         ),
         Route("/v1/nodes", Nodes(admission), {"GET": _get("All nodes", shapes.Nodes)}),
         Route(
-            "/v1/nodes/{name}",
+            "/v1/nodes/{node}",
             Nodes(admission),
             {"GET": _get("One node", shapes.Node, ("node_not_found",))},
             suffix="one",

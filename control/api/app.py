@@ -64,7 +64,7 @@ def create_data_plane(
     app.add_route("/v1/admission", plane, suffix="batch")
     app.add_route("/v1/leases", LeaseCollection(plane, Leases(admission)))
     app.add_route("/v1/leases/{lease_id}", LeaseItem(plane, Leases(admission)))
-    app.add_route("/v1/nodes/{name}", Nodes(admission), suffix="report")
+    app.add_route("/v1/nodes/{node}", Nodes(admission), suffix="report")
     _add_sessions(app, admission)
     _add_health(app, admission)
     return app

@@ -7,38 +7,25 @@ import hashlib
 import hmac
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import falcon
 
+from control.api.browsers import check_host, check_origin
+from control.api.caller import Caller, caller, require
 from control.api.problems import problem
 from control.api.routes import Operation, Role, Route
 from control.api.throttle import Throttle
 from control.audit import AuditError, AuditLog, Entry
 from control.config import Token
-from control.config.units import Address
 
 ANYONE = "anyone"
 """Who asks where no tokens are configured."""
 SAFE_METHODS = ("GET", "HEAD")
 MAX_TARGET = 300
 """Characters of a target that the audit log keeps."""
-_HOST = re.compile(r"^(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?\Z")
 
 log = logging.getLogger("weir.admin")
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks. ``open``: nobody has to say, and everybody may do everything."""
-
-    name: str
-    role: Role
-    address: str
-    open: bool = False
 
 
 class Gate:
@@ -70,7 +57,7 @@ class Gate:
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Falcon's first hook, before the route is looked up: who asks."""
         if not self._tokens:
-            _check_host(req)
+            check_host(req)
         if not self._is_open(req.path):
             req.context.caller = self._identify(req)
 
@@ -89,7 +76,7 @@ class Gate:
             return
         require(req, operation.role)
         if req.method not in SAFE_METHODS:
-            _check_origin(req)
+            check_origin(req)
         _check_query(req, operation)
 
     # -- on the way out ------------------------------------------------------------------------
@@ -157,14 +144,14 @@ class Gate:
                 "too many wrong tokens came from this address: wait, then send the right one",
                 {"Retry-After": str(math.ceil(wait))},
             )
-        caller = self._owner(given, address)
-        if caller is None:
+        found = self._owner(given, address)
+        if found is None:
             self._throttle.failed(address)
             if self._throttle.wait(address):
                 log.warning("tokens_throttled address=%s", address)
             raise _unauthorized("the token is none of those in admin.tokens")
         self._throttle.succeeded(address)
-        return caller
+        return found
 
     def _owner(self, given: str, address: str) -> Caller | None:
         # All are compared, and as digests of one length: the time taken tells nothing.
@@ -176,80 +163,12 @@ class Gate:
         return found
 
 
-def caller(req: falcon.Request) -> Caller:
-    """Who asks."""
-    found: Caller = req.context.caller
-    return found
-
-
-def require(req: falcon.Request, role: Role) -> None:
-    """403 where the caller's role does not suffice."""
-    who = caller(req)
-    if not who.role.covers(role):
-        raise problem(
-            falcon.HTTP_403,
-            "forbidden",
-            f"this takes the role {role}, and the token of {who.name} has {who.role}: "
-            "use another token",
-            role=role,
-        )
-
-
-def require_for_fields(req: falcon.Request, members: Iterable[str]) -> None:
-    """403 where a member of the body takes another role than the operation."""
-    operation: Operation = req.context.operation
-    for member in members:
-        if member in operation.field_roles:
-            require(req, operation.field_roles[member])
-
-
-def about_to_change(req: falcon.Request, before: object, after: object) -> None:
-    """A change is about to be made: it is in the audit log when this returns. Else 503 is raised,
-    and nothing may be changed. The data plane has no gate, and what gateways and agents do is
-    not written down."""
-    write_ahead = getattr(req.context, "write_ahead", None)
-    if write_ahead is not None:
-        write_ahead(req, before, after)
-
-
 def _digest(value: bytes) -> bytes:
     return hashlib.sha256(value).digest()
 
 
 def _unauthorized(detail: str) -> falcon.HTTPError:
     return problem(falcon.HTTP_401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
-
-
-def _check_host(req: falcon.Request) -> None:
-    """The name that a browser came by must be this machine's own. No browser sends none."""
-    host = req.get_header("Host")
-    if not host:
-        return
-    match = _HOST.match(host)
-    name = match[1].strip("[]").rstrip(".").lower() if match else ""
-    if not Address(name, 0).is_loopback:
-        raise problem(
-            falcon.HTTP_421,
-            "wrong_host",
-            f"Host: {host[:64]!r} is not this machine's loopback: without admin.tokens nothing "
-            "else is answered; use http://127.0.0.1, or configure tokens",
-        )
-
-
-def _check_origin(req: falcon.Request) -> None:
-    """A page of another site must not change anything through its visitor's browser."""
-    site = req.get_header("Sec-Fetch-Site") or "none"
-    origin = req.get_header("Origin")
-    try:
-        same = origin is None or urlsplit(origin).netloc == (req.get_header("Host") or "")
-    except ValueError:
-        same = False
-    if site not in ("same-origin", "none") or not same:
-        raise problem(
-            falcon.HTTP_403,
-            "cross_site",
-            "a page of another site asked for a change: only this service's own page may",
-        )
 
 
 def _check_query(req: falcon.Request, operation: Operation) -> None:

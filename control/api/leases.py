@@ -7,7 +7,7 @@ import falcon
 
 from control.admission import Admission
 from control.api import shapes, wire
-from control.api.gate import about_to_change
+from control.api.caller import about_to_change
 from control.api.lease_page import Choice, Key, page, read_cursor
 from control.api.params import boolean, integer, invalid, one_of
 from control.api.problems import problem

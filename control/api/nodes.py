@@ -23,20 +23,20 @@ class Nodes:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(shapes.Nodes(self._nodes()))
 
-    def on_get_one(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
-        for node in self._nodes():
-            if node.name == name:
-                resp.data = wire.encode(node)
+    def on_get_one(self, req: falcon.Request, resp: falcon.Response, node: str) -> None:
+        for known in self._nodes():
+            if known.name == node:
+                resp.data = wire.encode(known)
                 return
-        raise problem(falcon.HTTP_404, "node_not_found", f"no node {name[:64]!r} has been heard")
+        raise problem(falcon.HTTP_404, "node_not_found", f"no node {node[:64]!r} has been heard")
 
-    def on_put_report(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
+    def on_put_report(self, req: falcon.Request, resp: falcon.Response, node: str) -> None:
         """An agent's report; answered by the streams that run on its node."""
         try:
-            report = wire.read_report(name, read_body(req))
+            report = wire.read_report(node, read_body(req))
         except wire.WireError as exc:
             raise problem(falcon.HTTP_400, "invalid_report", str(exc)) from exc
-        streams = self._admission.report_node(name, report.memory_state, wire.plain(report))
+        streams = self._admission.report_node(node, report.memory_state, wire.plain(report))
         resp.data = wire.encode({"streams": streams})
 
     def _nodes(self) -> list[shapes.Node]:

@@ -11,7 +11,7 @@ from msgspec import UnsetType, to_builtins
 from control.admission import Admission
 from control.api import shapes, wire
 from control.api.body import read_json
-from control.api.gate import about_to_change, caller, require_for_fields
+from control.api.caller import about_to_change, caller, require_for_fields
 from control.api.problems import problem
 from control.core.pool import Backend, BackendState, Limits, Pool, in_use
 from control.stores import StoreError

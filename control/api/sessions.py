@@ -6,7 +6,7 @@ import falcon
 
 from control.admission import Admission
 from control.api import shapes, wire
-from control.api.gate import about_to_change
+from control.api.caller import about_to_change
 from control.api.problems import problem
 
 log = logging.getLogger("weir.admin")

@@ -5,6 +5,7 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from control.config.faults import Fault
 from control.config.schema import Config, Secret
@@ -70,8 +71,15 @@ def weaknesses(config: Config, tokens: Sequence[Token]) -> Iterator[str]:
                 "make one with openssl rand -hex 32"
             )
     for entry in config.admin.tokens:
-        if entry.file and entry.file.stat().st_mode & stat.S_IROTH:
+        if entry.file and _is_open(entry.file):
             yield f"{entry.file} can be read by everybody: chmod 640 it"
+
+
+def _is_open(file: Path) -> bool:
+    try:
+        return bool(file.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False  # not readable at all: a fault that is told elsewhere
 
 
 def _from_environment(secret: Secret) -> str:

@@ -22,7 +22,7 @@ THERE = {
     "backend": ["gpu-0", "gpu-1"],
     "lease_id": LEASES,
     "session": ["node-1/1/1", "node-1/2/1"],
-    "name": ["node-1"],
+    "node": ["node-1"],
 }
 EXPECTED = {"positive_data_acceptance": {"expected-statuses": ["2xx", "304", "404", "412"]}}
 """412: an If-Match of other settings."""

@@ -49,7 +49,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def path_of(route: Route, lease: str, session: str) -> str:
     values = {"pool": "default", "backend": "gpu-0", "lease_id": lease, "session": session,
-              "name": "node-1"}  # fmt: skip
+              "node": "node-1"}  # fmt: skip
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda m: values.get(m[1], "index.html"), route.path)
 
 

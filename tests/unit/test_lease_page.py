@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.api.lease_page import Choice, page, read_cursor
@@ -14,6 +14,7 @@ def lease(n: int, granted_at: float, scene: str = "QA") -> Lease:
     return Lease(f"id-{n}", n, "default", "gpu-0", "", scene, 10, "n/1/1", granted_at)
 
 
+@settings(deadline=None)
 @given(
     ages=st.lists(st.sampled_from([1.0, 2.5, 2.5, 1e-3, 123456.789]), max_size=40),
     limit=st.integers(1, 7),

@@ -112,6 +112,8 @@ def test_weak_tokens_are_told_and_taken(tmp_path: Path, monkeypatch: pytest.Monk
     told = list(weaknesses(given, tokens))
     assert len(told) == 2 and "short" in told[0] and str(file) in told[1]
     assert not any(secret in str(told) for secret in ("xxx", "zzz"))
+    file.unlink()
+    assert len(list(weaknesses(given, tokens))) == 1, "that it is gone is told elsewhere"
 
 
 def test_the_service_does_not_start_without_a_token_that_it_names(tmp_path: Path) -> None:
