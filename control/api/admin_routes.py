@@ -17,7 +17,7 @@ from control.api.events import Events
 from control.api.health import Health, Metrics
 from control.api.history import History
 from control.api.lease_page import CURSOR as LEASE_CURSOR
-from control.api.leases import DEFAULT_PAGE, LIVE, MAX_PAGE, SORTS, Leases
+from control.api.leases import DEFAULT_PAGE, LIVE, MAX_IDS, MAX_PAGE, SORTS, Leases
 from control.api.nodes import Nodes
 from control.api.openapi import OpenApi
 from control.api.pools import IF_MATCH, Backends, Pools
@@ -129,6 +129,7 @@ def _leases(admission: Admission) -> tuple[Route, ...]:
                     shapes.Leases,
                     ("invalid_parameter",),
                     (
+                        Param("ids", f"Only those of these, by comma, at most {MAX_IDS}"),
                         *filters,
                         Param("state", "Only those in this state", _words(*LIVE)),
                         Param("sort", "-age: oldest first; age: youngest first", _words(*SORTS)),

@@ -17,6 +17,7 @@ from control.api.nodes import Nodes
 from control.api.problems import problem, serialize
 from control.api.routes import add_routes
 from control.api.sessions import Sessions
+from control.api.ui import ui_routes
 from control.audit import AuditLog
 from control.config import Loaded
 from control.metrics import ServiceMetrics
@@ -71,8 +72,8 @@ def create_data_plane(
 
 
 def create_admin_plane(parts: Parts) -> App:
-    """All that is in the table of routes, behind its gate."""
-    routes = admin_routes(parts)
+    """All that is in the table of routes, and the dashboard, behind one gate."""
+    routes = (*admin_routes(parts), *ui_routes())
     gate = Gate(routes, parts.loaded.tokens, parts.audit, parts.admission.clock)
     app = _app([gate])
     add_routes(app, routes)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 
 import falcon
 
@@ -18,6 +19,7 @@ from control.progress import Progress
 
 DEFAULT_PAGE = 100
 MAX_PAGE = 1_000
+MAX_IDS = 100
 SORTS = ("-age", "age")
 """Oldest first, youngest first."""
 LIVE = (LeaseState.ACTIVE.value, LeaseState.DRAINING.value)
@@ -34,7 +36,7 @@ class Leases:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Pages of live leases, oldest first; ``cursor`` is the ``next`` of the page before."""
         leases, following = page(
-            self._admission.leases(),
+            self._asked_for(req),
             Choice(
                 pool=req.get_param("pool"),
                 backend=req.get_param("backend"),
@@ -50,6 +52,17 @@ class Leases:
         now = self._admission.clock()
         shown = [_lease(lease, self._admission.progress(lease.id), now) for lease in leases]
         resp.data = wire.encode(shapes.Leases(shown, following))
+
+    def _asked_for(self, req: falcon.Request) -> Sequence[Lease]:
+        """All, or those of ``ids`` that live."""
+        asked = req.get_param("ids")
+        if asked is None:
+            return self._admission.leases()
+        ids = set(asked.split(","))
+        if len(ids) > MAX_IDS:
+            raise invalid("ids", f"{len(ids)} of them", f"at most {MAX_IDS} at once")
+        found = map(self._admission.lease, ids)
+        return [lease for lease in found if lease is not None]
 
     def on_get_one(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         lease = self._admission.lease(lease_id)

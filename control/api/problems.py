@@ -20,6 +20,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "session_not_found": (404, "There is no such session"),
     "page_not_found": (404, "That part of the log has been rotated away"),
     "node_not_found": (404, "No such node has been heard"),
+    "file_not_found": (404, "The dashboard has no such file"),
     "precondition_failed": (412, "The settings are not those that If-Match names"),
     "body_too_large": (413, "The body is larger than 64 KB"),
     "unsupported_media_type": (415, "The body is not application/json"),

@@ -1,5 +1,6 @@
-// What the page says, in two languages. An element that has been given a text keeps its name, so
-// that a change of language reaches it wherever it stands.
+// What the page says, in two languages.
+
+import { Language } from "./language.js";
 
 const TEXTS = {
   zh: {
@@ -112,54 +113,18 @@ const TEXTS = {
   },
 };
 
-const STORED = "weir.language";
-const said = new WeakMap(); // element -> what its text is filled in with
+const language = new Language(TEXTS, { stored: "weir.language", preferred: "zh" });
 
-let language = "zh";
+// What a text is filled in with may be a text's name itself: a reason, a verdict.
+const named = (values) => values.map((value) => () => language.text(String(value)));
 
-export function known(name) {
-  return Object.hasOwn(TEXTS[language], name);
-}
+export const known = (name) => language.knows(name);
+export const text = (name, ...values) => language.text(name, ...named(values));
+export const say = (element, name, ...values) => language.say(element, name, ...named(values));
+export const otherLanguage = () => language.other;
+export const storedLanguage = () => language.chosen;
 
-// A text by its name; a name that is none (an engine's own code) stands for itself.
-export function text(name, ...values) {
-  const found = known(name) ? TEXTS[language][name] : name;
-  return found.replace(/\{(\d)\}/g, (_, index) => text(String(values[index])));
-}
-
-// Gives an element a text by name.
-export function say(element, name, ...values) {
-  element.dataset.text = name;
-  said.set(element, values);
-  element.textContent = text(name, ...values);
-}
-
-// Changes the language of all that has a text by name.
-export function speak(wanted, root = document) {
-  language = Object.hasOwn(TEXTS, wanted) ? wanted : "zh";
-  root.documentElement.lang = language === "zh" ? "zh-CN" : "en";
-  root.title = `${text("title")} · ${text("subtitle")}`;
-  for (const element of root.querySelectorAll("[data-text]")) {
-    element.textContent = text(element.dataset.text, ...(said.get(element) ?? []));
-  }
-  for (const element of root.querySelectorAll("[data-placeholder]")) {
-    element.placeholder = text(element.dataset.placeholder);
-  }
-  try {
-    localStorage.setItem(STORED, language);
-  } catch {
-    // A browser that stores nothing asks again next time.
-  }
-}
-
-export function otherLanguage() {
-  return language === "zh" ? "en" : "zh";
-}
-
-export function storedLanguage() {
-  try {
-    return localStorage.getItem(STORED) ?? "zh";
-  } catch {
-    return "zh";
-  }
+export function speak(wanted) {
+  language.speak(wanted);
+  document.title = `${text("title")} · ${text("subtitle")}`;
 }

@@ -1,4 +1,4 @@
-"""The chat page: where it is served, and its modules in node."""
+"""The chat page and the dashboard: where they are served, and their modules in node."""
 
 import shutil
 import subprocess
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from control.api.ui import SHARED
 from control.nginx import NginxError, find_nginx
 from control.places import WWW
 from control.render import render
@@ -33,6 +34,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Modules and tests where node takes ``.js`` for modules: older ones want to be told."""
     folder = tmp_path_factory.mktemp("www")
     shutil.copytree(WWW, folder / "nginx/www")
+    for name in SHARED:
+        shutil.copy(WWW / name, folder / "nginx/www/ui")
     shutil.copytree(TESTS, folder / "tests/unit/www")
     (folder / "package.json").write_text('{"type": "module"}')
     return folder

@@ -1,0 +1,225 @@
+// The dashboard: what the service says goes into the store, what changes there is drawn with the
+// next frame.
+
+import { Api } from "./api.js";
+import { ChartsView } from "./charts-view.js";
+import { ServiceClock } from "./clock.js";
+import { Dialog, describe } from "./dialog.js";
+import { make, setAttribute, setText } from "./dom.js";
+import { Frames } from "./frames.js";
+import { shortId } from "./format.js";
+import { LeaseGrid } from "./lease-grid.js";
+import { askLimits } from "./limits-dialog.js";
+import { Live } from "./live.js";
+import { NodesView } from "./nodes-view.js";
+import { Notices } from "./notices.js";
+import { AttentionView, TotalsView } from "./overview.js";
+import { PoolsView } from "./pools-view.js";
+import { askCut, askState, showLease } from "./questions.js";
+import { RecentView } from "./recent-view.js";
+import { COLUMNS } from "./selection.js";
+import { Store } from "./store.js";
+import { format, language, speak, text } from "./texts.js";
+import { currentTheme, nextTheme } from "./theme.js";
+import { TokenForm } from "./token-form.js";
+
+const find = (id) => document.getElementById(id);
+const frames = new Frames();
+const clock = new ServiceClock();
+const store = new Store(clock, (part) => frames.mark(part));
+const api = new Api(new URL("../", document.baseURI));
+const notices = new Notices(find("notices"));
+const link = { state: "connecting", at: null };
+const live = new Live(api, store, clock, { tell: linked, seen: () => grid.seen });
+const context = {
+  api, store, clock, frames,
+  notify: (words, options) => notices.notify(words, options),
+  changed: () => live.look("pools"),
+};
+
+// -- what is seen --------------------------------------------------------------------------------
+
+const grid = new LeaseGrid(find("grid"), store, clock, {
+  cut: (lease) => store.may("cut") && askCut(context, lease),
+  open: (lease) => showLease(context, lease),
+  copy,
+  sorted: () => frames.mark("controls"),
+  moved: () => frames.mark("window"),
+});
+const attentionView = new AttentionView(find("attention-list"), store, clock, lead);
+const totals = new TotalsView(find("totals"), store);
+const pools = new PoolsView(find("pools"), store, {
+  limits: (pool, backend) => asking(askLimits(context, pool, backend)),
+  state: (pool, backend, state) => asking(askState(context, pool, backend, state)),
+  list: (pool, backend) => lead({ words: `${pool}/${backend}` }),
+});
+const charts = new ChartsView(find("charts"), store);
+const nodes = new NodesView(find("nodes"), store);
+const recent = new RecentView(find("recent"), find("recent-which"), store, () => frames.mark("recent"));
+
+frames.on(["who", "link"], showLink);
+frames.on(["pools", "nodes", "alarms", "fault", "second"], () => attentionView.show());
+frames.on(["pools", "nodes", "history"], () => totals.show());
+frames.on(["pools", "who", "history"], () => pools.show());
+frames.on(["history"], () => charts.show());
+frames.on(["nodes", "config"], () => nodes.show());
+frames.on(["recent"], () => recent.show());
+frames.on(["leases", "who"], () => {
+  grid.show();
+  showControls();
+});
+frames.on(["window", "second"], () => grid.move());
+frames.on(["pools", "controls"], showControls);
+setInterval(() => frames.mark("second"), 1000);
+
+function linked(state, detail) {
+  if (state === "token") tokenForm.ask(detail);
+  else if (state === "live") tokenForm.done();
+  if (state === "live") find("main").hidden = false;
+  if (state === "token" || state === "forbidden") find("main").hidden = true;
+  if (link.state === "live" && state !== "live") link.at = Date.now() / 1000;
+  link.state = state;
+  frames.mark("link");
+}
+
+function showLink() {
+  const lost = link.state !== "live" && link.at !== null && !find("main").hidden;
+  const stale = lost ? ` ${text("stale", format.time(link.at))}` : "";
+  setText(find("link-text"), text(`link.${link.state}`) + stale);
+  setAttribute(document.documentElement, "data-link", link.state);
+  const { who } = store;
+  const named = who && link.state !== "token" ? text("role", who.open ? text("open") : who.name, text(`role.${who.role}`)) : "";
+  setText(find("who"), named);
+  find("leave").hidden = !api.hasToken || link.state === "token";
+}
+
+// -- the table's controls ------------------------------------------------------------------------
+
+function options(select, values, words) {
+  const now = values.map((value) => `${value} ${words(value)}`).join();
+  if (select.dataset.now === now) return;
+  select.dataset.now = now;
+  const chosen = select.value;
+  select.replaceChildren(...values.map((value) => Object.assign(make("option", "", null, words(value)), { value })));
+  select.value = values.includes(chosen) ? chosen : values[0];
+}
+
+function showControls() {
+  const { words, pool, state, by, down } = grid.asked;
+  options(find("pool"), ["", ...store.pools.map(({ name }) => name)], (name) => name || text("allPools"));
+  options(find("state"), ["", "active", "draining"], (name) => text(name ? `state.name.${name}` : "allStates"));
+  const orders = COLUMNS.flatMap((column) => [`${column} down`, `${column} up`]);
+  options(find("sort"), orders, (order) => {
+    const [column, way] = order.split(" ");
+    return `${text(`col.${column}`)} ${way === "down" ? "↓" : "↑"}`;
+  });
+  for (const [id, value] of [["words", words], ["pool", pool], ["state", state], ["sort", `${by} ${down ? "down" : "up"}`]]) {
+    if (find(id).value !== value) find(id).value = value;
+  }
+  const [shown, all] = [grid.order.length, store.leases.size];
+  const counts = [shown, all].map((count) => format.number(count));
+  setText(find("count"), shown === all ? text("count.all", counts[1]) : text("count.some", ...counts));
+}
+
+function ask(change) {
+  grid.ask(change);
+  frames.mark("controls");
+}
+
+// Shows the streams that something tells of.
+function lead({ words = "", sort }) {
+  ask({ words, pool: "", state: "", ...(sort && { by: sort, down: true }) });
+  find("leases").scrollIntoView({ block: "start" });
+  find("grid").focus({ preventScroll: true });
+}
+
+find("words").addEventListener("input", ({ target }) => ask({ words: target.value }));
+find("pool").addEventListener("change", ({ target }) => ask({ pool: target.value }));
+find("state").addEventListener("change", ({ target }) => ask({ state: target.value }));
+find("sort").addEventListener("change", ({ target }) => {
+  const [by, way] = target.value.split(" ");
+  ask({ by, down: way === "down" });
+});
+
+// -- acts ----------------------------------------------------------------------------------------
+
+function asking(question) {
+  question.catch((error) => {
+    notices.notify(describe(error));
+    if (error?.status === 403) live.look("who");
+  });
+}
+
+async function copy(lease) {
+  try {
+    await navigator.clipboard.writeText(lease.id);
+    notices.notify(text("copied", shortId(lease.id)));
+  } catch {
+    notices.notify(text("notCopied"));
+  }
+}
+
+const tokenForm = new TokenForm(find("token-form"), (token) => {
+  api.token = token;
+  live.start();
+});
+
+find("leave").addEventListener("click", () => {
+  api.token = null;
+  location.reload(); // nothing of what was shown stays
+});
+
+// -- language, theme, keys -----------------------------------------------------------------------
+
+function showTheme() {
+  const label = text(`theme.${currentTheme()}`);
+  setText(find("theme"), { auto: "◐", light: "○", dark: "●" }[currentTheme()]);
+  setAttribute(find("theme"), "aria-label", label);
+  setAttribute(find("theme"), "title", label);
+}
+
+function say(wanted) {
+  speak(wanted);
+  showTheme();
+  frames.markAll();
+}
+
+const KEYS = [
+  ["/", "key.filter"], ["?", "key.help"], ["Esc", "key.escape"], ["↑ ↓ PgUp PgDn Home End", "key.move"],
+  ["Enter", "key.enter"], ["Delete", "key.delete"], ["c", "key.copy"],
+];
+
+function showKeys() {
+  const dialog = new Dialog(text("keys"));
+  const list = make("dl", "details", dialog.body);
+  for (const [key, name] of KEYS) {
+    make("kbd", "", make("dt", "", list), key);
+    make("dd", "", list, text(name));
+  }
+  dialog.open();
+}
+
+find("language").addEventListener("click", () => say(language.other));
+find("theme").addEventListener("click", () => {
+  nextTheme();
+  showTheme();
+});
+find("keys").addEventListener("click", showKeys);
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.matches?.("input, select, textarea");
+  if (event.key === "Escape" && event.target === find("words")) {
+    ask({ words: "" });
+    find("grid").focus();
+  }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  if (event.key === "/") find("words").focus();
+  else if (event.key === "?") showKeys();
+  else return;
+  event.preventDefault();
+});
+
+// Also for who looks from outside: what is shown, and what it is made of.
+window.weir = { store, frames, live };
+
+say(language.chosen);
+live.start();
