@@ -51,7 +51,14 @@ def _wait_until_empty(
     deadline = time.monotonic() + timeout_s
     told = None
     while True:
-        backend, _ = client.backend(pool, name)
+        try:
+            backend, _ = client.backend(pool, name)
+        except ServiceError as exc:
+            # A restart meanwhile: the drain is kept, and goes on.
+            if exc.status is not None or time.monotonic() >= deadline:
+                raise
+            time.sleep(LOOK_S)
+            continue
         if backend["state"] == "active" and told is not None:
             raise ServiceError(
                 "drain", 409, "", f"{pool}/{name} was made active by somebody else meanwhile"

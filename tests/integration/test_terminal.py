@@ -195,6 +195,24 @@ def test_drain_waits_until_the_backend_is_empty(
     assert node.pool()["backends"][0]["state"] == "active"
 
 
+def test_drain_waits_over_a_restart_of_the_service(
+    weir: Weir, node: Node, streams: Streams, as_configured: None
+) -> None:
+    clients = streams(2)
+    command = subprocess.Popen(
+        [*WEIR, "drain", BACKEND, "--wait", "--admin", node.admin],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert command.stdout is not None and "2 streams may finish" in command.stdout.readline()
+    os.kill(node.pid("admission"), signal.SIGKILL)
+    for client in clients:
+        client.fin()
+    out, err = command.communicate(timeout=30)
+    assert command.returncode == 0 and f"{BACKEND}: empty" in err, (out, err)
+    wait_for(lambda: _answers(node), 20)
+    weir("activate", BACKEND)
+
+
 def test_disable_and_activate(weir: Weir, node: Node, as_configured: None) -> None:
     assert as_json(weir("disable", BACKEND, "--json"))["state"] == "disabled"
     assert node.pool()["backends"][0]["state"] == "disabled"
