@@ -15,7 +15,7 @@ import psutil
 
 from control.config import Config, ConfigError, Fault, load
 from control.config.extras import missing_extras
-from control.config.secrets import read_tokens, weaknesses
+from control.config.secrets import read_node_tokens, read_own_token, read_tokens, weaknesses
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
 from control.pid_file import read_pid
@@ -26,6 +26,7 @@ from control.render import (
     render,
     worker_count,
 )
+from control.tls import client_faults, server_faults
 
 UNIX_PATH_MAX = 107
 """Bytes of a Unix socket's path on Linux, without the closing zero."""
@@ -137,10 +138,15 @@ def _state_faults(config: Config) -> Iterator[Fault]:
 
 
 def _token_faults(config: Config) -> Iterator[Fault]:
-    yield from read_tokens(config)[1]
+    if config.is_apart:
+        yield from read_own_token(config)[1]
+    else:
+        yield from read_tokens(config)[1]
+        yield from read_node_tokens(config)[1]
 
 
 def _tls_faults(config: Config) -> Iterator[Fault]:
+    yield from client_faults(config) if config.is_apart else server_faults(config)
     if config.tls is None:
         return
     for key, file in (("certificate", config.tls.certificate), ("key", config.tls.key)):
@@ -153,8 +159,9 @@ def _port_faults(config: Config, held: Container[Address]) -> Iterator[Fault]:
         "listen": config.listen,
         "listen_h2c": config.listen_h2c,
         "tls.listen": config.tls and config.tls.listen,
-        "admin.listen": config.admin.listen,
     }
+    if not config.is_apart:
+        places |= {"admin.listen": config.admin.listen, "admission.listen": config.admission.listen}
     for path, address in places.items():
         if address and address not in held and (why := _cannot_bind(address)):
             yield Fault(path, f"{address} cannot be listened on ({why}): choose another")

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import control
-from control.config import Config, ConfigError, for_engines, load, load_with_tokens
+from control.config import Config, ConfigError, for_engines, load
 from control.config.units import Address, address
 from control.nginx import NginxError, find_nginx
 from control.terminal.parser import add_commands, add_file, count, duration
@@ -150,7 +150,6 @@ def _up(options: argparse.Namespace) -> int:
 
 
 def _admission(options: argparse.Namespace) -> int:
-    load_with_tokens(options.config)  # faults are told here, in one place and form
     os.execv(sys.executable, [sys.executable, "-m", "control.service", str(options.config)])
 
 

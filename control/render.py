@@ -24,6 +24,7 @@ from control.config import Backend, Config, Pool, Route
 from control.config.units import clock_text
 from control.nginx import Nginx, NginxError, test_configuration
 from control.places import LUA, TEMPLATES, WWW
+from control.tls import SYSTEM_CA
 
 OWN_HEADERS = (
     "X-Weir-Backend", "X-Weir-Estimate", "X-Weir-Grant", "X-Weir-Lease", "X-Weir-Pool",
@@ -141,6 +142,7 @@ def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> d
             for r in config.routes
         ],
         "lua_config": _lua_config(config),
+        "trusted": _trusted(config),
     }
 
 
@@ -190,7 +192,7 @@ def _lua_config(config: Config) -> dict[str, Any]:
     return {
         "version": config.version,
         "node": config.node_name,
-        "admission": f"unix:{config.admission_socket}",
+        "admission": _admission(config),
         "budget_s": config.admission.budget,
         "heartbeat_s": min(LONGEST_HEARTBEAT_S, shortest_ttl / HEARTBEATS_A_TTL),
         "session_ttl_s": max(pool.session_ttl for pool in config.pools.values()),
@@ -207,6 +209,33 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "routes": {r.path: _lua_route(r) for r in config.routes},
         "pools": {name: _lua_pool(name, pool) for name, pool in config.pools.items()},
     }
+
+
+def _admission(config: Config) -> dict[str, Any]:
+    """Where Lua reaches the service, and how they know each other. Secrets are named, and read by
+    nginx's master."""
+    admission = config.admission
+    if admission.url is None:
+        return {"host": config.admission_address}
+    place = _place(admission.url, "the admission service's name")
+    if admission.certificate and admission.key:
+        place |= {
+            "certificate": str(admission.certificate.absolute()),
+            "key": str(admission.key.absolute()),
+        }
+    if token := admission.token:
+        named = (
+            {"env": token.env} if token.env else {"file": str(token.file and token.file.absolute())}
+        )
+        place["token"] = named
+    return place
+
+
+def _trusted(config: Config) -> str | None:
+    """The authorities that Lua verifies the service by."""
+    if not config.is_apart:
+        return None
+    return str((config.admission.ca or SYSTEM_CA).absolute())
 
 
 def _lua_route(route: Route) -> dict[str, Any]:
@@ -226,7 +255,7 @@ def _lua_pool(name: str, pool: Pool) -> dict[str, Any]:
                 "upstream": _target(name, backend),
                 "max_streams": backend.max_streams,
                 "max_tokens": backend.max_tokens,
-                "address": _address(backend),
+                "address": _place(backend.url, "the engine's name"),
             }
             for backend in pool.backends
         },
@@ -263,23 +292,23 @@ def _upstream(pool_name: str, backend: Backend) -> str:
     return f"weir.{pool_name}.{backend.name}"
 
 
-def _address(backend: Backend) -> dict[str, Any]:
-    """Where Lua connects to an engine: like nginx, it looks a name up once."""
-    url = urlsplit(backend.url)
-    name, port = str(url.hostname), url.port
+def _place(url: str, what: str) -> dict[str, Any]:
+    """Where Lua connects to: like nginx, it looks a name up once."""
+    parts = urlsplit(url)
+    name = str(parts.hostname)
     return {
-        "host": _look_up(name),
-        "port": port,
+        "host": _look_up(name, what),
+        "port": parts.port,
         "name": name,
-        "tls": url.scheme == "https",
+        "tls": parts.scheme == "https",
     }
 
 
-def _look_up(name: str) -> str:
+def _look_up(name: str, what: str) -> str:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except socket.gaierror as exc:
-        raise NginxError(f"the engine's name {name} cannot be looked up: {exc.strerror}") from exc
+        raise NginxError(f"{what} {name} cannot be looked up: {exc.strerror}") from exc
     family, *_, place = min(found, key=lambda each: each[0])  # IPv4 where it has both
     return f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0])
 

@@ -33,7 +33,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
     def __init__(self, loaded: Loaded) -> None:
         self.loaded = loaded
-        self.listeners = listeners(loaded.config)
+        self.listeners = listeners(loaded.config, str(loaded.file))
         super().__init__()
 
     @property
@@ -46,11 +46,11 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         was refused for."""
         try:
             loaded = load_with_tokens(self.loaded.file, self.loaded.started_at)
-            self.listeners, self.loaded = listeners(loaded.config), loaded
+            self.listeners, self.loaded = listeners(loaded.config, str(loaded.file)), loaded
         except ConfigError as exc:
             log.error("reload_refused error=%s", exc)
             self.loaded = replace(self.loaded, reload_error=str(exc))
-        for weakness in weaknesses(self.config, self.loaded.tokens):
+        for weakness in weaknesses(self.config, [*self.loaded.tokens, *self.loaded.node_tokens]):
             log.warning("token_weak %s", weakness)
         settings = {
             "bind": [listener.bind for listener in self.listeners],
@@ -146,16 +146,18 @@ def pid_file(config: Config) -> Path:
 def main() -> None:
     """Serve until told to stop."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level="INFO")
-    file = Path(sys.argv[1])
-    loaded = load_with_tokens(file)
-    config = loaded.config
+    try:
+        service = AdmissionService(load_with_tokens(Path(sys.argv[1])))
+    except ConfigError as exc:
+        sys.exit(f"weir: {exc}")
+    config = service.config
     # Before the socket is bound: a second service must not take it from the first. Held by all
     # processes of this one, to the last.
     lock = DecisionLock(run_folder(config) / "service.lock")
     lock.take()
     # Not gunicorn's own pid file: that one is gone for a moment with each SIGHUP.
     write_pid(pid_file(config), os.getpid())
-    AdmissionService(loaded).run()
+    service.run()
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ from control.agent.watermark import Watermark
 from control.agent.webhook import Webhook
 from control.agent.worker_watch import WorkerWatch
 from control.client import ServiceClient, ServiceError
-from control.config import Config
+from control.config import Config, ConfigError
+from control.config.secrets import read_own_token
 from control.pid_file import write_pid
+from control.tls import SYSTEM_CA
 
 TICK_S = 0.1
 FINISH_S = 2.0
@@ -63,7 +65,7 @@ def build(config: Config, checkpoint: Checkpoint, webhook: Webhook | None, start
     pid = os.getpid()
     node, run_folder = config.node_name, config.state / "run"
     session = f"{node}/{pid}/{round(started * 1000)}"
-    client = ServiceClient(f"unix:{config.admission_socket}")
+    client = build_client(config)
     positions = checkpoint.load()
     access = config.state / "log" / "access.log"
     errors = config.state / "log" / "error.log"
@@ -89,6 +91,21 @@ def build(config: Config, checkpoint: Checkpoint, webhook: Webhook | None, start
             limit_bytes=limit if isinstance(limit, int) else None,
         ),
         about={"pid": pid, "started": round(started, 3)},
+    )
+
+
+def build_client(config: Config) -> ServiceClient:
+    """The service, where this node reaches it."""
+    admission = config.admission
+    token, faults = read_own_token(config)
+    if faults:
+        raise ConfigError("admission", faults)
+    return ServiceClient(
+        config.admission_address,
+        token,
+        ca=admission.ca or (SYSTEM_CA if config.is_apart else None),
+        certificate=admission.certificate,
+        key=admission.key,
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import falcon
@@ -13,11 +13,13 @@ from control.api.data_plane import DataPlane
 from control.api.gate import Gate
 from control.api.health import Health
 from control.api.leases import Leases
+from control.api.node_gate import NodeGate
 from control.api.nodes import Nodes
 from control.api.problems import problem, serialize
 from control.api.routes import add_routes
 from control.api.sessions import Sessions
 from control.api.ui import ui_routes
+from control.api.tokens import BearerTokens
 from control.audit import AuditLog
 from control.config import Loaded
 from control.metrics import ServiceMetrics
@@ -38,27 +40,34 @@ def create_app(
 ) -> WsgiApp:
     """Both planes over one :class:`Admission`.
 
-    ``urls`` maps (pool, backend) to an address. The tokens in ``loaded`` open the admin plane;
-    with none, the plane is open (and must listen on loopback only).
+    ``urls`` maps (pool, backend) to an address. The tokens in ``loaded`` open the admin plane,
+    and the data plane for nodes elsewhere; with none, a plane is open (and must listen on loopback
+    only, or know its clients by their certificates).
     """
     metrics = ServiceMetrics(admission)
     metrics.show_admin(loaded, audit, subscribers)
-    data = create_data_plane(admission, urls, metrics)
+    node_tokens = BearerTokens("admission.tokens", loaded.node_tokens, admission.clock)
+    local = create_data_plane(admission, urls, metrics)
+    remote = create_data_plane(admission, urls, metrics, NodeGate(node_tokens))
     admin = create_admin_plane(Parts(admission, subscribers, metrics, loaded, audit))
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         # The worker says which of its listeners a request came by.
-        plane = data if environ.get("weir.plane", "admin") == "data" else admin
-        return plane(environ, start_response)
+        if environ["weir.plane"] == "admin":
+            return admin(environ, start_response)
+        return (local if environ["weir.local"] else remote)(environ, start_response)
 
     return app
 
 
 def create_data_plane(
-    admission: Admission, urls: dict[tuple[str, str], str], metrics: ServiceMetrics
+    admission: Admission,
+    urls: dict[tuple[str, str], str],
+    metrics: ServiceMetrics,
+    *gates: NodeGate,
 ) -> App:
     """``/v1/admission`` and ``/v1/leases`` for gateways; sessions and nodes for agents."""
-    app = _app([])
+    app = _app(gates)
     plane = DataPlane(
         admission, urls, metrics.decision_seconds.observe, metrics.abort_seconds.observe
     )
@@ -96,8 +105,8 @@ class LeaseItem:
         self.on_delete = plane.on_delete_lease
 
 
-def _app(middleware: list[Gate]) -> App:
-    app: App = falcon.App(middleware=middleware)
+def _app(middleware: Sequence[Gate | NodeGate]) -> App:
+    app: App = falcon.App(middleware=list(middleware))
     app.set_error_serializer(serialize)
     app.add_error_handler(Exception, _unexpected)
     return app

@@ -3,10 +3,7 @@
 Everything here works by the table of routes; a method that is not in it is closed.
 """
 
-import hashlib
-import hmac
 import logging
-import math
 from collections.abc import Callable, Iterable, Sequence
 
 import falcon
@@ -15,7 +12,7 @@ from control.api.browsers import check_host, check_origin
 from control.api.caller import Caller, caller, require
 from control.api.problems import problem
 from control.api.routes import Operation, Role, Route
-from control.api.throttle import Throttle
+from control.api.tokens import BearerTokens
 from control.audit import AuditError, AuditLog, Entry
 from control.config import Token
 
@@ -46,11 +43,8 @@ class Gate:
         open_paths = [route.path for route in self._routes.values() if route.is_open]
         self._open_paths = {path for path in open_paths if "{" not in path}
         self._open_folders = tuple(path.partition("{")[0] for path in open_paths if "{" in path)
-        self._tokens = [
-            (_digest(token.value.encode()), token.name, Role(token.role)) for token in tokens
-        ]
+        self._tokens = BearerTokens("admin.tokens", tokens, clock)
         self._audit = audit
-        self._throttle = Throttle(clock)
 
     # -- on the way in -------------------------------------------------------------------------
 
@@ -134,41 +128,8 @@ class Gate:
         address = req.remote_addr or ""
         if not self._tokens:
             return Caller(ANYONE, Role.ADMIN, address, open=True)
-        scheme, _, given = (req.get_header("Authorization") or "").partition(" ")
-        if scheme.lower() != "bearer" or not given:
-            raise _unauthorized("send Authorization: Bearer with one of those in admin.tokens")
-        if wait := self._throttle.wait(address):
-            raise problem(
-                falcon.HTTP_429,
-                "throttled",
-                "too many wrong tokens came from this address: wait, then send the right one",
-                {"Retry-After": str(math.ceil(wait))},
-            )
-        found = self._owner(given, address)
-        if found is None:
-            self._throttle.failed(address)
-            if self._throttle.wait(address):
-                log.warning("tokens_throttled address=%s", address)
-            raise _unauthorized("the token is none of those in admin.tokens")
-        self._throttle.succeeded(address)
-        return found
-
-    def _owner(self, given: str, address: str) -> Caller | None:
-        # All are compared, and as digests of one length: the time taken tells nothing.
-        digest = _digest(given.encode("latin-1", "replace"))
-        found = None
-        for expected, name, role in self._tokens:
-            if hmac.compare_digest(digest, expected):
-                found = Caller(name, role, address)
-        return found
-
-
-def _digest(value: bytes) -> bytes:
-    return hashlib.sha256(value).digest()
-
-
-def _unauthorized(detail: str) -> falcon.HTTPError:
-    return problem(falcon.HTTP_401, "unauthorized", detail, {"WWW-Authenticate": "Bearer"})
+        token = self._tokens.owner(req)
+        return Caller(token.name, Role(token.role), address)
 
 
 def _check_query(req: falcon.Request, operation: Operation) -> None:

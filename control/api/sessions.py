@@ -23,7 +23,7 @@ class Sessions:
         now = self._admission.clock()
         node = req.get_param("node")
         sessions = [
-            shapes.Session(s.id, len(s.leases), round(max(0.0, s.silent_for(now)), 3))
+            shapes.Session(s.id, len(s.leases), round(max(0.0, s.silent_for(now)), 3), s.config)
             for s in self._admission.sessions()
             if node is None or s.node == node
         ]

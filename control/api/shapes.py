@@ -98,11 +98,13 @@ class Released(Struct):
 
 
 class Session(Struct):
-    """An nginx worker, and how long it has not been heard."""
+    """An nginx worker, how long it has not been heard, and the version of the configuration that
+    it runs (null before it has said so, within a second)."""
 
     id: str
     leases: Whole
     silent_s: float
+    config: str | None
 
 
 class Sessions(Struct):

@@ -27,6 +27,7 @@ MAX_GRANT = 1 << 53
 LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}\Z")]
 SessionId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,200}\Z")]
 Label = Annotated[str, Meta(max_length=256)]
+Version = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Grant = Annotated[int, Meta(ge=1, le=MAX_GRANT)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -82,10 +83,11 @@ class HeldLease(Struct):
 
 class SyncOp(Struct, tag="sync", tag_field="op"):
     """All leases that the session holds, of what was granted ``up_to`` the last grant that it
-    has heard of."""
+    has heard of. ``config``: the version of the configuration that the gateway runs."""
 
     ids: list[LeaseId | HeldLease]
     up_to: Annotated[int, Meta(ge=0, le=MAX_GRANT)] | None = None
+    config: Version | None = None
 
 
 Op = AcquireOp | RerouteOp | ReleaseOp | SyncOp
@@ -411,6 +413,7 @@ def to_request(session: str, op: Op) -> Ask | Operation:
                 known,
                 [Held(h.id, h.pool, h.backend, h.scene, h.tokens, h.grant) for h in held],
                 op.up_to,
+                op.config,
             )
 
 

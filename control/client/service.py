@@ -31,6 +31,14 @@ class ServiceClient(Connection):
             if exc.status != 404:
                 raise
 
+    def is_ready(self) -> bool:
+        """Whether it would decide."""
+        try:
+            self._call("GET", "/readyz")
+        except ServiceError:
+            return False
+        return True
+
     def report_node(self, name: str, report: Mapping[str, Any]) -> dict[str, Any]:
         """Tell how a node is; ``{"streams": n}``, its live streams."""
         path = f"/v1/nodes/{quote(name, safe='')}"

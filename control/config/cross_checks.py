@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from control.config.faults import Fault
-from control.config.units import address
+from control.config.remote_checks import admission_faults, is_loopback, token_faults
 
 
 def contradictions(raw: dict[Any, Any]) -> Iterator[Fault]:
@@ -15,7 +15,8 @@ def contradictions(raw: dict[Any, Any]) -> Iterator[Fault]:
     yield from _route_faults(raw)
     yield from _pool_faults(raw)
     yield from _listen_faults(raw)
-    yield from _token_faults("admin.tokens", _mapping(raw.get("admin")).get("tokens"))
+    yield from token_faults("admin.tokens", _mapping(raw.get("admin")).get("tokens"))
+    yield from admission_faults(_mapping(raw.get("admission")))
     yield from _store_faults(_mapping(raw.get("admission")))
     yield from _memory_faults(_mapping(raw.get("agent")))
     scenes = _mapping(raw.get("scenes"))
@@ -76,6 +77,7 @@ def _listen_faults(raw: dict[Any, Any]) -> Iterator[Fault]:
         "listen_h2c": raw.get("listen_h2c"),
         "tls.listen": _mapping(raw.get("tls")).get("listen"),
         "admin.listen": admin.get("listen", "127.0.0.1:8081"),
+        "admission.listen": _mapping(raw.get("admission")).get("listen"),
     }
     seen: dict[str, str] = {}
     for path, place in places.items():
@@ -85,26 +87,12 @@ def _listen_faults(raw: dict[Any, Any]) -> Iterator[Fault]:
             yield Fault(path, f"{place} is taken by {seen[place]}: give each its own port")
         seen.setdefault(place, path)
     listen = places["admin.listen"]
-    if not admin.get("tokens") and isinstance(listen, str) and not _is_loopback(listen):
+    if not admin.get("tokens") and isinstance(listen, str) and not is_loopback(listen):
         yield Fault(
             "admin.listen",
             f"{listen} is open to others, and admin.tokens is empty: add a token "
             "({name: ops, env: WEIR_ADMIN_TOKEN}) or listen on 127.0.0.1",
         )
-
-
-def _token_faults(path: str, tokens: object) -> Iterator[Fault]:
-    names: Counter[str] = Counter()
-    for n, entry in enumerate(tokens if isinstance(tokens, list) else []):
-        if not isinstance(entry, dict):
-            continue
-        if (entry.get("env") is None) == (entry.get("file") is None):
-            yield Fault(f"{path}[{n}]", "must name one source of the token: either env or file")
-        name = entry.get("name")
-        if isinstance(name, str):
-            names[name] += 1
-            if names[name] == 2:
-                yield Fault(f"{path}[{n}].name", f"{name!r} stands twice: give each its own")
 
 
 def _store_faults(admission: Mapping[Any, Any]) -> Iterator[Fault]:
@@ -130,13 +118,6 @@ def _memory_faults(agent: Mapping[Any, Any]) -> Iterator[Fault]:
         both = isinstance(low, int | float) and isinstance(up, int | float)
         if both and not low < up:
             yield Fault(f"agent.{upper}", f"{up} must be above agent.{lower}, which is {low}")
-
-
-def _is_loopback(place: str) -> bool:
-    try:
-        return address(place).is_loopback
-    except ValueError:
-        return True  # not an address: reported by its own check
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:

@@ -8,15 +8,17 @@ from pathlib import Path
 from control.config.extras import missing_extras
 from control.config.load import ConfigError, load
 from control.config.schema import Config
-from control.config.secrets import Token, read_tokens
+from control.config.secrets import Token, read_node_tokens, read_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Times in seconds since 1970. ``reload_error``: what the file was refused for since."""
+    """Times in seconds since 1970. ``node_tokens`` are those of nodes elsewhere.
+    ``reload_error``: what the file was refused for since."""
 
     config: Config
     tokens: Sequence[Token]
+    node_tokens: Sequence[Token]
     file: Path
     loaded_at: float
     started_at: float
@@ -28,7 +30,8 @@ def load_with_tokens(file: Path, started_at: float | None = None) -> Loaded:
     now = time.time()
     config = load(file)
     tokens, faults = read_tokens(config)
+    node_tokens, node_faults = read_node_tokens(config)
     faults += missing_extras(config)
-    if faults:
-        raise ConfigError(str(file), faults)
-    return Loaded(config, tokens, file, now, now if started_at is None else started_at)
+    if faults or node_faults:
+        raise ConfigError(str(file), [*faults, *node_faults])
+    return Loaded(config, tokens, node_tokens, file, now, now if started_at is None else started_at)

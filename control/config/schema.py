@@ -53,15 +53,25 @@ def _path(value: str) -> str:
 
 
 def _engine_url(value: str) -> str:
+    return _server_url(
+        value, "http://127.0.0.1:8000", "no path, query or user: the client's own path is passed on"
+    )
+
+
+def _service_url(value: str) -> str:
+    return _server_url(value, "https://10.0.0.5:8443", "no path, query or user")
+
+
+def _server_url(value: str, example: str, bare: str) -> str:
     try:
         parts = urlsplit(value)
         port = parts.port
     except ValueError as exc:
-        raise ValueError("must be a URL like http://127.0.0.1:8000") from exc
+        raise ValueError(f"must be a URL like {example}") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ValueError("must be a URL like http://127.0.0.1:8000")
+        raise ValueError(f"must be a URL like {example}")
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username:
-        raise ValueError("must have no path, query or user: the client's own path is passed on")
+        raise ValueError(f"must have {bare}")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or (443 if parts.scheme == 'https' else 80)}"
 
@@ -137,19 +147,48 @@ class AdminToken(Secret):
     role: Literal["read", "operate", "admin"] = "admin"
 
 
+class ServiceTls(Section):
+    """TLS of one of the service's listeners. ``client_ca``: clients must show a certificate of
+    this authority."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
 class Admin(Section):
     """The admin plane."""
 
     listen: Listen = Address("127.0.0.1", 8081)
     tokens: tuple[AdminToken, ...] = ()
+    tls: ServiceTls | None = None
+
+
+class NodeToken(Secret):
+    """A bearer token of a node apart from the service."""
+
+    name: Name
 
 
 class AdmissionSection(Section):
-    """The admission service. ``budget`` is how long nginx waits for a decision."""
+    """The admission service. ``budget`` is how long nginx waits for a decision.
+
+    ``listen``, ``tls`` and ``tokens`` are for the service, to be reached by nodes elsewhere;
+    ``url`` and what follows are for such a node: where the service is, and how it verifies the
+    service and identifies itself.
+    """
 
     store: str = "memory"
     workers: Annotated[int, Field(strict=True, ge=1)] = 1
     budget: PositiveDuration = 0.25
+    listen: Listen | None = None
+    tls: ServiceTls | None = None
+    tokens: tuple[NodeToken, ...] = ()
+    url: Annotated[str, AfterValidator(_service_url)] | None = None
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    token: Secret | None = None
 
 
 class Tls(Section):
@@ -299,6 +338,16 @@ class Config(Section):
         """12 hex digits that change with any setting. The file names secrets and holds none."""
         canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the admission service is elsewhere, and none is to run here."""
+        return self.admission.url is not None
+
+    @property
+    def admission_address(self) -> str:
+        """Where this node's gateways and agent reach the service: ``unix:PATH`` or a URL."""
+        return self.admission.url or f"unix:{self.admission_socket}"
 
     @property
     def admission_socket(self) -> Path:

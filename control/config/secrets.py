@@ -43,13 +43,35 @@ def read_secret(secret: Secret) -> str:
 
 def read_tokens(config: Config) -> tuple[list[Token], list[Fault]]:
     """The admin plane's tokens, and what is wrong with those that are not among them."""
+    return _read("admin.tokens", [(entry, entry.name, entry.role) for entry in config.admin.tokens])
+
+
+def read_node_tokens(config: Config) -> tuple[list[Token], list[Fault]]:
+    """The same of the nodes elsewhere."""
+    entries = [(entry, entry.name, "node") for entry in config.admission.tokens]
+    return _read("admission.tokens", entries)
+
+
+def read_own_token(config: Config) -> tuple[str | None, list[Fault]]:
+    """What this node shows to a service elsewhere; None where it shows none."""
+    if config.admission.token is None:
+        return None, []
+    try:
+        return read_secret(config.admission.token), []
+    except SecretError as exc:
+        return None, [Fault(f"admission.token.{exc.key}", str(exc))]
+
+
+def _read(
+    section: str, entries: Sequence[tuple[Secret, str, str]]
+) -> tuple[list[Token], list[Fault]]:
     tokens: list[Token] = []
     faults: list[Fault] = []
     owners: dict[str, str] = {}
-    for n, entry in enumerate(config.admin.tokens):
-        path = f"admin.tokens[{n}]"
+    for n, (entry, name, role) in enumerate(entries):
+        path = f"{section}[{n}]"
         try:
-            token = Token(entry.name, entry.role, read_secret(entry))
+            token = Token(name, role, read_secret(entry))
         except SecretError as exc:
             faults.append(Fault(f"{path}.{exc.key}", str(exc)))
             continue
@@ -70,7 +92,7 @@ def weaknesses(config: Config, tokens: Sequence[Token]) -> Iterator[str]:
                 f"the token of {token.name} has fewer than {SHORT} characters: "
                 "make one with openssl rand -hex 32"
             )
-    for entry in config.admin.tokens:
+    for entry in (*config.admin.tokens, *config.admission.tokens):
         if entry.file and _is_open(entry.file):
             yield f"{entry.file} can be read by everybody: chmod 640 it"
 

@@ -151,6 +151,8 @@ class Ledger:
         held: Iterable[Held],
         now: float,
         up_to: int | None = None,
+        *,
+        config: str | None = None,
     ) -> tuple[list[Lease], list[Lease]]:
         """Make the session's leases those that it says it holds: ``(ended, adopted)``.
 
@@ -162,6 +164,7 @@ class Ledger:
         """
         session = self._session(session_id, now)
         session.synced_at = now
+        session.config = config
         held = [claim for claim in held if self._has_place(claim)]
         alive = set(known) | {claim.id for claim in held}
         lost = [self.leases[lease_id] for lease_id in session.leases - alive]

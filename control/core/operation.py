@@ -31,13 +31,14 @@ class Release(NamedTuple):
 
 
 class Sync(NamedTuple):
-    """All that a session holds, of what was granted ``up_to`` a grant. Answered by
-    :class:`Synced`."""
+    """All that a session holds, of what was granted ``up_to`` a grant, and which configuration
+    it runs. Answered by :class:`Synced`."""
 
     session: str
     known: Sequence[str]
     held: Sequence[Held]
     up_to: int | None = None
+    config: str | None = None
 
 
 class Cut(NamedTuple):
@@ -74,8 +75,9 @@ def apply(ledger: Ledger, operation: Operation, now: float) -> Result:
             return ledger.release(lease_id, verdict, witness, now, grant)
         case Reroute(lease_id):
             return ledger.reroute(lease_id, now)
-        case Sync(session, known, held, up_to):
-            return Synced(*ledger.sync(session, known, held, now, up_to), ledger.local_limits())
+        case Sync(session, known, held, up_to, config):
+            synced = ledger.sync(session, known, held, now, up_to, config=config)
+            return Synced(*synced, ledger.local_limits())
         case Cut(lease_id):
             return ledger.cut(lease_id)
         case EndSession(session):

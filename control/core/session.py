@@ -18,6 +18,8 @@ class Session:
     leases: set[str] = field(default_factory=set)
     cuts: set[str] = field(default_factory=set)
     synced_at: float = -math.inf
+    config: str | None = None
+    """The version of the configuration that it runs, as its last sync said."""
 
     @property
     def node(self) -> str:

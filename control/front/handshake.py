@@ -1,7 +1,6 @@
 """TLS handshakes of a listener, each in its connection's own greenlet."""
 
 import logging
-import ssl
 import time
 from typing import Any
 
@@ -52,19 +51,3 @@ class Handshakes:
                 self._listener.plane, peer, reason, self._failed,
             )  # fmt: skip
             self._failed, self._said_at = 0, now
-
-
-def server_context(certificate: str, key: str, client_ca: str | None) -> ssl.SSLContext:
-    """TLS 1.2 and later. With ``client_ca`` a client must show a certificate of it. OSError where
-    a file cannot be used."""
-    from gevent.ssl import SSLContext  # noqa: PLC0415 (a worker's sockets are gevent's)
-
-    context: ssl.SSLContext = SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    context.set_alpn_protocols(["http/1.1"])
-    context.load_cert_chain(certificate, key)
-    if client_ca:
-        context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

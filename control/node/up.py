@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import requests
 
 from control.check import fatal_faults
+from control.client import ServiceClient
 from control.config import Config, ConfigError
 from control.config.units import Address
 from control.nginx import Nginx, find_nginx
@@ -48,7 +49,7 @@ def _up(config: Config, config_file: Path, simulate: bool, demo: bool, nginx: Ng
     conf = render(config, nginx, demo=demo).conf
     specs = [
         *(_simulators(config) if simulate else []),
-        _admission(config, config_file),
+        *([] if config.is_apart else [_admission(config, config_file)]),
         # Stopped after nginx, whose last lines it tells of, and before the service.
         _agent(config, config_file),
         _nginx(config, nginx.binary, conf),
@@ -86,14 +87,13 @@ def _simulators(config: Config) -> list[Spec]:
 
 
 def _admission(config: Config, config_file: Path) -> Spec:
-    url = f"http://{_reachable(config.admin.listen)}/readyz"
     return Spec(
         "admission",
         [sys.executable, "-m", "control.service", str(config_file)],
         config.state / "log" / "admission.log",
         graceful=signal.SIGTERM,
         fast=signal.SIGQUIT,
-        ready=partial(_answers, url),
+        ready=ServiceClient(config.admission_address).is_ready,
         leftovers=(config.state / "run" / "admission.pid",),
     )
 

@@ -176,7 +176,10 @@ local function sync_op()
             ids[#ids + 1] = '"' .. item.id .. '"'
         end
     end
-    return '{"op":"sync","up_to":' .. leases.last_grant .. ',"ids":[' .. concat(ids, ",") .. "]}"
+    return concat({
+        '{"op":"sync","config":"', config.version, '","up_to":', leases.last_grant,
+        ',"ids":[', concat(ids, ","), "]}",
+    })
 end
 
 local function exchange(http, batch, syncs)
@@ -204,7 +207,7 @@ local function exchange(http, batch, syncs)
     local body = cjson.decode(response.body)
     local results = response.status == 200 and body and body.results
     if type(results) ~= "table" or #results ~= #ops then
-        return nil, "status " .. response.status
+        return nil, "status " .. response.status .. " " .. (body and body.code or "")
     end
     return body
 end

@@ -1,4 +1,4 @@
--- One HTTP/1.1 exchange at a time with the admission service, over its Unix socket.
+-- One HTTP/1.1 exchange at a time with the admission service, over its Unix socket or over TCP.
 
 local tcp = ngx.socket.tcp
 
@@ -9,6 +9,7 @@ local sub = string.sub
 local tonumber = tonumber
 
 local CONNECT_MS = 250
+local CONNECT_FAR_MS = 1000 -- of a handshake too: the loop waits, who asked has given up by then
 local SEND_MS = 1000
 local READ_MS = 5000
 local IDLE_MS = 60000 -- shorter than the service's keep-alive of 75 s
@@ -16,9 +17,10 @@ local IDLE_MS = 60000 -- shorter than the service's keep-alive of 75 s
 local _M = {}
 local mt = { __index = _M }
 
--- `address`: "unix:/path/to.sock".
-function _M.new(address)
-    return setmetatable({ address = address, sock = nil }, mt)
+-- `place`: { host = "unix:/path/to.sock" }, or { host, port, name, tls, certificate, key, token }
+-- with the last three as weir.identity makes them.
+function _M.new(place)
+    return setmetatable({ place = place, sock = nil, session = nil }, mt)
 end
 
 local function read_response(sock)
@@ -63,10 +65,37 @@ local function read_response(sock)
     return { status = status, body = body, keep = keep }
 end
 
-local function connect(address)
+-- Verifies that the service is the one that was named, and shows it our certificate.
+function _M:shake_hands(sock)
+    local place = self.place
+    if place.certificate then
+        local ok, err = sock:setclientcert(place.certificate, place.key)
+        if not ok then
+            return nil, err
+        end
+    end
+    local session, err = sock:sslhandshake(self.session, place.name, true)
+    self.session = session
+    return session, err
+end
+
+function _M:connect()
+    local place = self.place
     local sock = tcp()
-    sock:settimeouts(CONNECT_MS, SEND_MS, READ_MS)
-    local ok, err = sock:connect(address)
+    local ok, err
+    if not place.port then
+        sock:settimeouts(CONNECT_MS, SEND_MS, READ_MS)
+        ok, err = sock:connect(place.host)
+    else
+        sock:settimeouts(CONNECT_FAR_MS, SEND_MS, READ_MS)
+        ok, err = sock:connect(place.host, place.port)
+        if ok and place.tls then
+            ok, err = self:shake_hands(sock)
+            if not ok then
+                sock:close()
+            end
+        end
+    end
     if not ok then
         return nil, err
     end
@@ -74,10 +103,10 @@ local function connect(address)
 end
 
 -- One exchange on `sock`: a response, or nil and why.
-local function exchange(sock, path, body)
+local function exchange(sock, token, path, body)
     local bytes, err = sock:send({
         "POST ", path, " HTTP/1.1\r\nHost: weir\r\nContent-Type: application/json\r\n",
-        "Content-Length: ", #body, "\r\n\r\n", body,
+        token or "", "Content-Length: ", #body, "\r\n\r\n", body,
     })
     if not bytes then
         return nil, err
@@ -93,7 +122,7 @@ function _M:post(path, body)
     self.sock = nil
     local response, err
     if sock then
-        response, err = exchange(sock, path, body)
+        response, err = exchange(sock, self.place.token, path, body)
         if not response then
             sock:close()
             sock = nil
@@ -103,11 +132,15 @@ function _M:post(path, body)
         end
     end
     if not response then
-        sock, err = connect(self.address)
+        sock, err = self:connect()
         if not sock then
             return nil, err
         end
-        response, err = exchange(sock, path, body)
+        response, err = exchange(sock, self.place.token, path, body)
+        if err and self.place.tls then
+            -- With TLS 1.3 a certificate is refused after the handshake.
+            err = err .. " after the handshake: handshake_failed in the service's log says why"
+        end
     end
     if response and response.keep then
         self.sock = sock

@@ -1,6 +1,7 @@
 -- What `weir render` wrote for Lua: read once, in the master, before the workers fork.
 
 local cjson = require("cjson.safe")
+local identity = require("weir.identity")
 
 local _M = {}
 
@@ -13,6 +14,7 @@ function _M.load(path)
     for key, value in pairs(assert(cjson.decode(text))) do
         _M[key] = value
     end
+    identity.read(_M.admission)
 end
 
 return _M

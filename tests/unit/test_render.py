@@ -264,7 +264,7 @@ def test_a_worker_has_room_for_all_its_connections(main: Block) -> None:
 
 def test_the_service_is_reached_through_the_state_folder_only(conf: Path, tmp_path: Path) -> None:
     for_lua = json.loads((conf.parent / "weir.json").read_text())
-    assert for_lua["admission"] == f"unix:{tmp_path}/s/run/admission.sock"
+    assert for_lua["admission"] == {"host": f"unix:{tmp_path}/s/run/admission.sock"}
 
 
 def test_two_instances_have_no_path_in_common(tmp_path: Path, nginx: Nginx) -> None:

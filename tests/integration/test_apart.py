@@ -1,0 +1,234 @@
+"""Nodes apart from their admission service: over TLS, with certificates and tokens."""
+
+import os
+import signal
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import requests
+
+from tests.harness.apart import Authority, Service
+from tests.harness.client import Client, chat_body, error_of
+from tests.harness.node import Engine, Node, wait_for
+
+QA = {"X-Medical-Scene": "QA"}
+TOKEN = "node-token-of-32-characters-here"
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("token") / "node"
+    file.write_text(TOKEN + "\n")
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def service(
+    engine: Engine, ca: Authority, token_file: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    tls = {**ca.issue("service", "localhost", "127.0.0.1"), "client_ca": str(ca.file)}
+    service = Service(
+        tmp_path_factory.mktemp("service"), [engine.url], limits={"max_streams": 3},
+        admission={"tls": tls, "tokens": [{"name": "n", "file": token_file}]},
+    )  # fmt: skip
+    yield service
+    assert "Traceback" not in service.log
+    service.stop()
+
+
+def apart(folder: Path, engine: Engine, service: Service, **admission: Any) -> Node:
+    """A node of its own, whose service is elsewhere."""
+    url = f"https://{admission.pop('host', 'localhost')}:{service.port}"
+    node = Node(
+        folder, [engine.url], limits={"max_streams": 3},
+        admission={"url": url, "budget": "2s", **admission}, node="apart", nginx={"workers": 2},
+    )  # fmt: skip
+    node.admin = service.admin
+    return node
+
+
+def streams(node: Node) -> bool:
+    """Whether a request is granted, and answered."""
+    with Client(node.port) as client:
+        return client.request(chat_body(2), headers=QA)[0].status == 200
+
+
+@pytest.fixture(scope="module")
+def own(ca: Authority, token_file: str) -> dict[str, Any]:
+    """What a node is known by."""
+    return {"ca": str(ca.file), **ca.issue("node", "node-1"), "token": {"file": token_file}}
+
+
+@pytest.fixture(scope="module")
+def node(
+    engine: Engine, service: Service, own: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    node = apart(tmp_path_factory.mktemp("node"), engine, service, **own)
+    yield node
+    node.settled()
+    node.stop()
+
+
+def test_a_node_apart_streams_refuses_and_gives_back(node: Node, service: Service) -> None:
+    assert not (node.state / "run" / "admission.sock").exists(), "no service runs here"
+    clients = [Client(node.port).post(chat_body(1_000, 20), headers=QA) for _ in range(3)]
+    for client in clients:
+        assert client.head().status == 200
+        client.events(2)
+    assert node.in_use()[0] == 3
+    with Client(node.port) as refused:
+        response, body = refused.request(chat_body(2), headers=QA)
+        assert (response.status, error_of(body)["weir"]["reason"]) == (429, "streams_exhausted")
+    clients.pop().rst()
+    wait_for(lambda: node.in_use()[0] == 2)
+    for client in clients:
+        client.fin()
+    node.settled()
+
+
+def test_it_is_the_agents_service_too(node: Node) -> None:
+    [told] = node.get("/v1/nodes")["nodes"]
+    assert told["name"] == "apart"
+    assert told["agent"]
+
+
+def test_each_worker_tells_which_configuration_it_runs(node: Node, service: Service) -> None:
+    said = (node.state / "nginx" / "weir.json").read_text()
+    workers = {str(pid) for pid in node.workers("nginx")}
+    sessions = wait_for(
+        lambda: [s for s in service.sessions() if s["id"].split("/")[1] in workers and s["config"]]
+    )
+    for session in sessions:
+        assert f'"version": "{session["config"]}"' in said
+        assert (
+            f"# Configuration: {session['config']}"
+            in (node.state / "nginx" / "nginx.conf").read_text()
+        )
+
+
+def test_no_secret_is_rendered(node: Node) -> None:
+    for file in (node.state / "nginx").iterdir():
+        assert TOKEN not in file.read_text()
+
+
+def test_it_survives_the_services_being_killed(node: Node, service: Service) -> None:
+    client = Client(node.port).post(chat_body(100, 50), headers=QA)
+    assert client.head().status == 200
+    client.events(2)
+    arbiter = psutil.Process(int(service.pid_file.read_text()))
+    for process in [*arbiter.children(recursive=True), arbiter]:
+        process.kill()
+    service.process.wait(10)
+    with Client(node.port) as refused:
+        response, body = refused.request(chat_body(2), headers=QA)
+        assert (response.status, error_of(body)["weir"]["reason"]) == (503, "admission_down")
+    service.pid_file.unlink()
+    service.start()
+    assert client.rest().endswith(b"data: [DONE]\n\n")
+    node.settled(10)
+    wait_for(lambda: streams(node))
+
+
+def test_a_new_certificate_is_served_after_a_sighup(
+    node: Node, service: Service, ca: Authority
+) -> None:
+    def served() -> str:
+        # By who may not come in: the service shows itself first.
+        return ssl.get_server_certificate(("127.0.0.1", service.port), timeout=5)
+
+    old, before = served(), _only(service)
+    ca.issue("service", "localhost", "127.0.0.1")
+    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
+    wait_for(lambda: _only(service) not in (before, None), 20)
+    assert served() != old
+    wait_for(lambda: streams(node))
+
+
+def test_a_broken_certificate_is_refused_at_sighup_and_the_old_one_served(
+    node: Node, service: Service, ca: Authority, tmp_path: Path
+) -> None:
+    file = Path(ca.issue("service", "localhost", "127.0.0.1")["certificate"])
+    sound = file.read_text()
+    file.write_text("no certificate")
+    before = _only(service)
+    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
+    wait_for(lambda: "reload_refused" in service.log)
+    assert "admission.tls.certificate" in service.log
+    wait_for(lambda: _only(service) not in (before, None), 20)
+    file.write_text(sound)
+    wait_for(lambda: streams(node))
+
+
+def _only(service: Service) -> set[int] | None:
+    """The service's one worker; None while there are two."""
+    children = psutil.Process(int(service.pid_file.read_text())).children()
+    return {children[0].pid} if len(children) == 1 else None
+
+
+STRANGERS = {
+    "wrong-authority": ({"ca": "other"}, "certificate"),
+    "wrong-name": ({"host": "127.0.0.1"}, "certificate host mismatch"),
+    "no-certificate": ({"certificate": None, "key": None}, "after the handshake"),
+    "wrong-token": ({"token": "other"}, "401 unauthorized"),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_node_or_a_service_that_is_not_known_grants_nothing_and_says_why(
+    stranger: str, engine: Engine, service: Service, own: dict[str, Any], tmp_path: Path
+) -> None:
+    changed, told = STRANGERS[stranger]
+    other = Authority(tmp_path / "other")
+    (tmp_path / "token").write_text("another-token")
+    values = {"ca": str(other.file), "token": {"file": str(tmp_path / "token")}}
+    settings = {
+        **own, **{key: values[key] if value == "other" else value for key, value in changed.items()}
+    }  # fmt: skip
+    settings = {key: value for key, value in settings.items() if value is not None}
+    granted = _granted(service)
+    node = apart(tmp_path / "node", engine, service, **settings)
+    try:
+        with Client(node.port) as client:
+            response, body = client.request(chat_body(2), headers=QA)
+            assert (response.status, error_of(body)["weir"]["reason"]) == (503, "admission_down")
+        assert any(
+            "admission_unreachable" in line and told in line for line in node.errors().splitlines()
+        ), node.errors()
+        assert _granted(service) == granted
+    finally:
+        # Its workers would go on trying to deliver what they have to say.
+        node.tolerated = ("open socket", "aborting")
+        node.process.send_signal(signal.SIGINT)
+        node.stop()
+    if "certificate" in changed:
+        assert "handshake_failed plane=data from=127.0.0.1" in service.log
+
+
+def test_a_service_may_be_named_by_its_address_where_its_certificate_is_for_that_alone(
+    engine: Engine, service: Service, own: dict[str, Any], ca: Authority, tmp_path: Path
+) -> None:
+    """nginx verifies names: an address counts where it is the common name, and no name is there."""
+    ca.issue("service", "127.0.0.1")
+    before = _only(service)
+    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
+    wait_for(lambda: _only(service) not in (before, None), 20)
+    node = apart(tmp_path, engine, service, host="127.0.0.1", **own)
+    wait_for(lambda: streams(node))
+    wait_for(lambda: node.get("/v1/nodes/apart")["agent"]["pid"] == node.pid("agent"))
+    node.settled()
+    node.stop()
+
+
+def _granted(service: Service) -> str:
+    text = requests.get(f"{service.admin}/metrics", timeout=5).text
+    [line] = [x for x in text.splitlines() if x.startswith("weir_leases_granted_total")]
+    return line
