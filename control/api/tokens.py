@@ -44,7 +44,7 @@ class BearerTokens:
         if token is None:
             self._throttle.failed(address)
             if self._throttle.wait(address):
-                log.warning("tokens_throttled section=%s address=%s", self._section, address)
+                log.warning("tokens_throttled address=%s section=%s", address, self._section)
             raise _unauthorized(f"the token is none of those in {self._section}")
         self._throttle.succeeded(address)
         return token

@@ -18,11 +18,11 @@ class Loaded:
 
     config: Config
     tokens: Sequence[Token]
-    node_tokens: Sequence[Token]
     file: Path
     loaded_at: float
     started_at: float
     reload_error: str | None = None
+    node_tokens: Sequence[Token] = ()
 
 
 def load_with_tokens(file: Path, started_at: float | None = None) -> Loaded:
@@ -34,4 +34,5 @@ def load_with_tokens(file: Path, started_at: float | None = None) -> Loaded:
     faults += missing_extras(config)
     if faults or node_faults:
         raise ConfigError(str(file), [*faults, *node_faults])
-    return Loaded(config, tokens, node_tokens, file, now, now if started_at is None else started_at)
+    since = now if started_at is None else started_at
+    return Loaded(config, tokens, file, now, since, node_tokens=node_tokens)
