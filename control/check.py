@@ -43,7 +43,8 @@ def check(config: Config) -> int:
     faults = all_faults(config)
     for fault in faults:
         print(fault, file=sys.stderr)
-    for weakness in weaknesses(config, read_tokens(config)[0]):
+    known = [*read_tokens(config)[0], *read_node_tokens(config)[0]]
+    for weakness in weaknesses(config, known):
         print(f"weir check: {weakness}", file=sys.stderr)
     print(worst_case())
     if faults:

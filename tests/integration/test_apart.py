@@ -1,17 +1,15 @@
 """Nodes apart from their admission service: over TLS, with certificates and tokens."""
 
-import os
 import signal
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import requests
 
-from tests.harness.apart import Authority, Service
+from tests.harness.apart import Authority, ServiceForNodes
 from tests.harness.client import Client, chat_body, error_of
 from tests.harness.node import Engine, Node, wait_for
 
@@ -34,25 +32,24 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def service(
     engine: Engine, ca: Authority, token_file: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
+) -> Iterator[ServiceForNodes]:
     tls = {**ca.issue("service", "localhost", "127.0.0.1"), "client_ca": str(ca.file)}
-    service = Service(
-        tmp_path_factory.mktemp("service"), [engine.url], limits={"max_streams": 3},
-        admission={"tls": tls, "tokens": [{"name": "n", "file": token_file}]},
-    )  # fmt: skip
+    tokens = [{"name": "n", "file": token_file}]
+    folder = tmp_path_factory.mktemp("service")
+    service = ServiceForNodes(folder, engine.url, 3, tls=tls, tokens=tokens)
     yield service
-    assert "Traceback" not in service.log
+    assert "Traceback" not in service.log.read_text()
     service.stop()
 
 
-def apart(folder: Path, engine: Engine, service: Service, **admission: Any) -> Node:
+def apart(folder: Path, engine: Engine, service: ServiceForNodes, **admission: Any) -> Node:
     """A node of its own, whose service is elsewhere."""
-    url = f"https://{admission.pop('host', 'localhost')}:{service.port}"
+    url = f"https://{admission.pop('host', 'localhost')}:{service.nodes_port}"
     node = Node(
         folder, [engine.url], limits={"max_streams": 3},
         admission={"url": url, "budget": "2s", **admission}, node="apart", nginx={"workers": 2},
     )  # fmt: skip
-    node.admin = service.admin
+    node.admin = service.url
     return node
 
 
@@ -70,7 +67,10 @@ def own(ca: Authority, token_file: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def node(
-    engine: Engine, service: Service, own: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    engine: Engine,
+    service: ServiceForNodes,
+    own: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Node]:
     node = apart(tmp_path_factory.mktemp("node"), engine, service, **own)
     yield node
@@ -78,7 +78,7 @@ def node(
     node.stop()
 
 
-def test_a_node_apart_streams_refuses_and_gives_back(node: Node, service: Service) -> None:
+def test_a_node_apart_streams_refuses_and_gives_back(node: Node, service: ServiceForNodes) -> None:
     assert not (node.state / "run" / "admission.sock").exists(), "no service runs here"
     clients = [Client(node.port).post(chat_body(1_000, 20), headers=QA) for _ in range(3)]
     for client in clients:
@@ -101,7 +101,9 @@ def test_it_is_the_agents_service_too(node: Node) -> None:
     assert told["agent"]
 
 
-def test_each_worker_tells_which_configuration_it_runs(node: Node, service: Service) -> None:
+def test_each_worker_tells_which_configuration_it_runs(
+    node: Node, service: ServiceForNodes
+) -> None:
     said = (node.state / "nginx" / "weir.json").read_text()
     workers = {str(pid) for pid in node.workers("nginx")}
     sessions = wait_for(
@@ -120,18 +122,14 @@ def test_no_secret_is_rendered(node: Node) -> None:
         assert TOKEN not in file.read_text()
 
 
-def test_it_survives_the_services_being_killed(node: Node, service: Service) -> None:
+def test_it_survives_the_services_being_killed(node: Node, service: ServiceForNodes) -> None:
     client = Client(node.port).post(chat_body(100, 50), headers=QA)
     assert client.head().status == 200
     client.events(2)
-    arbiter = psutil.Process(int(service.pid_file.read_text()))
-    for process in [*arbiter.children(recursive=True), arbiter]:
-        process.kill()
-    service.process.wait(10)
+    service.kill()
     with Client(node.port) as refused:
         response, body = refused.request(chat_body(2), headers=QA)
         assert (response.status, error_of(body)["weir"]["reason"]) == (503, "admission_down")
-    service.pid_file.unlink()
     service.start()
     assert client.rest().endswith(b"data: [DONE]\n\n")
     node.settled(10)
@@ -139,39 +137,30 @@ def test_it_survives_the_services_being_killed(node: Node, service: Service) -> 
 
 
 def test_a_new_certificate_is_served_after_a_sighup(
-    node: Node, service: Service, ca: Authority
+    node: Node, service: ServiceForNodes, ca: Authority
 ) -> None:
     def served() -> str:
         # By who may not come in: the service shows itself first.
-        return ssl.get_server_certificate(("127.0.0.1", service.port), timeout=5)
+        return ssl.get_server_certificate(("127.0.0.1", service.nodes_port), timeout=5)
 
-    old, before = served(), _only(service)
+    old = served()
     ca.issue("service", "localhost", "127.0.0.1")
-    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
-    wait_for(lambda: _only(service) not in (before, None), 20)
+    service.reload()
     assert served() != old
     wait_for(lambda: streams(node))
 
 
 def test_a_broken_certificate_is_refused_at_sighup_and_the_old_one_served(
-    node: Node, service: Service, ca: Authority, tmp_path: Path
+    node: Node, service: ServiceForNodes, ca: Authority, tmp_path: Path
 ) -> None:
     file = Path(ca.issue("service", "localhost", "127.0.0.1")["certificate"])
     sound = file.read_text()
     file.write_text("no certificate")
-    before = _only(service)
-    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
-    wait_for(lambda: "reload_refused" in service.log)
-    assert "admission.tls.certificate" in service.log
-    wait_for(lambda: _only(service) not in (before, None), 20)
+    service.reload()
+    assert "reload_refused" in service.log.read_text()
+    assert "admission.tls.certificate" in service.get("/v1/config")["reload_error"]
     file.write_text(sound)
     wait_for(lambda: streams(node))
-
-
-def _only(service: Service) -> set[int] | None:
-    """The service's one worker; None while there are two."""
-    children = psutil.Process(int(service.pid_file.read_text())).children()
-    return {children[0].pid} if len(children) == 1 else None
 
 
 STRANGERS = {
@@ -184,7 +173,7 @@ STRANGERS = {
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_a_node_or_a_service_that_is_not_known_grants_nothing_and_says_why(
-    stranger: str, engine: Engine, service: Service, own: dict[str, Any], tmp_path: Path
+    stranger: str, engine: Engine, service: ServiceForNodes, own: dict[str, Any], tmp_path: Path
 ) -> None:
     changed, told = STRANGERS[stranger]
     other = Authority(tmp_path / "other")
@@ -210,17 +199,15 @@ def test_a_node_or_a_service_that_is_not_known_grants_nothing_and_says_why(
         node.process.send_signal(signal.SIGINT)
         node.stop()
     if "certificate" in changed:
-        assert "handshake_failed plane=data from=127.0.0.1" in service.log
+        assert "handshake_failed plane=data from=127.0.0.1" in service.log.read_text()
 
 
 def test_a_service_may_be_named_by_its_address_where_its_certificate_is_for_that_alone(
-    engine: Engine, service: Service, own: dict[str, Any], ca: Authority, tmp_path: Path
+    engine: Engine, service: ServiceForNodes, own: dict[str, Any], ca: Authority, tmp_path: Path
 ) -> None:
     """nginx verifies names: an address counts where it is the common name, and no name is there."""
     ca.issue("service", "127.0.0.1")
-    before = _only(service)
-    os.kill(int(service.pid_file.read_text()), signal.SIGHUP)
-    wait_for(lambda: _only(service) not in (before, None), 20)
+    service.reload()
     node = apart(tmp_path, engine, service, host="127.0.0.1", **own)
     wait_for(lambda: streams(node))
     wait_for(lambda: node.get("/v1/nodes/apart")["agent"]["pid"] == node.pid("agent"))
@@ -228,7 +215,7 @@ def test_a_service_may_be_named_by_its_address_where_its_certificate_is_for_that
     node.stop()
 
 
-def _granted(service: Service) -> str:
-    text = requests.get(f"{service.admin}/metrics", timeout=5).text
+def _granted(service: ServiceForNodes) -> str:
+    text = requests.get(f"{service.url}/metrics", timeout=5).text
     [line] = [x for x in text.splitlines() if x.startswith("weir_leases_granted_total")]
     return line
