@@ -18,8 +18,8 @@ from control.api.nodes import Nodes
 from control.api.problems import problem, serialize
 from control.api.routes import add_routes
 from control.api.sessions import Sessions
-from control.api.ui import ui_routes
 from control.api.tokens import BearerTokens
+from control.api.ui import ui_routes
 from control.audit import AuditLog
 from control.config import Loaded
 from control.metrics import ServiceMetrics
