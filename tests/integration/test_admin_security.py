@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import re
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -173,12 +174,20 @@ def test_guessing_is_throttled_by_address_and_a_right_token_is_not_looked_at_the
     def guess(n: int) -> int:
         return int(service.ask("GET", "/v1/pools", f"guess-{n}").status_code)
 
+    began = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(guess, range(130)))
-    assert set(told) == {401, 429} and 100 <= told.count(401) <= 115
-    refused = service.ask("GET", "/v1/pools", right)
-    assert refused.status_code == 429 and refused.json()["code"] == "throttled"
-    assert int(refused.headers["Retry-After"]) == 1
+    assert set(told) == {401, 429}
+    assert 100 <= told.count(401) <= 101 + time.monotonic() - began
+
+    def refused() -> Any:
+        while guess(0) != 429:
+            pass
+        answer = service.ask("GET", "/v1/pools", right)  # within the same second
+        return [answer] if answer.status_code == 429 else []
+
+    [answer] = wait_for(refused, 30)
+    assert (answer.json()["code"], answer.headers["Retry-After"]) == ("throttled", "1")
     assert service.ask("GET", "/healthz").status_code == 200
     # From elsewhere all is as before.
     with requests.Session() as elsewhere:
