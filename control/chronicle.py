@@ -6,7 +6,7 @@ The use cases hand over what has happened once it is certain; nothing is decided
 from collections.abc import Callable, Iterable, Sequence
 
 from control.alarms import Alarms, Sight
-from control.core.change import Change, ChangeKind
+from control.core.change import GRANTED, Change
 from control.core.decision import Refused
 from control.core.pool import Limits, Pool
 from control.events import LIMITS, Event, EventLog
@@ -30,7 +30,7 @@ class Chronicle:
     def changed(self, changes: Sequence[Change], pools: Iterable[Pool]) -> None:
         """Leases were granted, moved or ended, for good."""
         self.events.extend(changes)
-        granted = {change.pool for change in changes if change.kind is ChangeKind.GRANTED}
+        granted = {change.pool for change in changes if change.kind is GRANTED}
         if granted:
             for pool in pools:
                 if pool.name in granted:

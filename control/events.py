@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from control.core.change import Change, ChangeKind
+from control.core.change import DRAINING, ENDED, GRANTED, LIFE, Change
 
 REFUSED, LIMITS, NODE, ALARM = "refused", "limits", "node", "alarm"
-KINDS = (*(kind.value for kind in ChangeKind), REFUSED, LIMITS, NODE, ALARM)
+KINDS = (*LIFE, REFUSED, LIMITS, NODE, ALARM)
 RING = 10_000
 """Events that are kept for those who come back."""
 
@@ -121,18 +121,15 @@ def _data(event: Change | Event, offset: float) -> dict[str, Any]:
         return {"at": at, **event.data}
     lease = event.lease
     told: dict[str, Any] = {"at": at, "id": lease.id, "pool": event.pool, "backend": event.backend}
-    match event.kind:
-        case ChangeKind.GRANTED:
-            told["scene"] = lease.scene
-            told["tenant"] = lease.tenant
-            told["tokens"] = lease.tokens
-            told["session"] = lease.session
-        case ChangeKind.DRAINING:
-            told["verdict"] = event.verdict
-            told["witness"] = event.witness
-        case ChangeKind.ENDED:
-            told["verdict"] = event.verdict
-            told["witness"] = event.witness
+    if event.kind == GRANTED:
+        told["scene"] = lease.scene
+        told["tenant"] = lease.tenant
+        told["tokens"] = lease.tokens
+        told["session"] = lease.session
+    elif event.kind in (DRAINING, ENDED):
+        told["verdict"] = event.verdict
+        told["witness"] = event.witness
+        if event.kind == ENDED:
             told["age_s"] = round(event.at - lease.granted_at, 3)
             told["tokens"] = lease.tokens
     return told

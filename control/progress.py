@@ -4,7 +4,7 @@ decided by it, and it is forgotten with the lease."""
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from control.core.change import Change, ChangeKind
+from control.core.change import ENDED, Change
 
 
 class Report(NamedTuple):
@@ -46,7 +46,7 @@ class ProgressBoard:
         """Leases have ended."""
         if self._last:
             for change in changes:
-                if change.kind is ChangeKind.ENDED:
+                if change.kind is ENDED:
                     self._last.pop(change.lease.id, None)
 
     def of(self, lease_id: str) -> Progress | None:

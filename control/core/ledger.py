@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from control.core.change import Change, ChangeKind
+from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
 from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
 from control.core.lease import Lease, LeaseState
 from control.core.pool import BackendState, Pool, in_use
@@ -337,7 +337,7 @@ class Ledger:
         self.next_grant = max(self.next_grant, lease.grant + 1)
         self.changed.add(lease.id)
         self._take(lease, now)
-        self._tell(ChangeKind.GRANTED, lease, now)
+        self._tell(GRANTED, lease, now)
         return lease
 
     def _take(self, lease: Lease, now: float) -> None:
@@ -358,7 +358,7 @@ class Ledger:
         lease.pool, lease.backend = pool, backend
         self.pools[pool].backends[backend].hold(lease)
         self.changed.add(lease.id)
-        self._tell(ChangeKind.MOVED, lease, now)
+        self._tell(MOVED, lease, now)
 
     def _has_place(self, held: Held) -> bool:
         return held.pool in self.pools and held.backend in self.pools[held.pool].backends
@@ -383,7 +383,7 @@ class Ledger:
         lease.verdict = lease.witness = lease.drain_until = None
         self._session(session_id, now).leases.add(lease.id)
         self.changed.add(lease.id)
-        self._tell(ChangeKind.MOVED, lease, now)
+        self._tell(MOVED, lease, now)
         return lease
 
     def _release(
@@ -423,7 +423,7 @@ class Ledger:
         lease.drain_until = now + pool.drain
         self._uncut(lease)
         self.changed.add(lease.id)
-        self._tell(ChangeKind.DRAINING, lease, now)
+        self._tell(DRAINING, lease, now)
         heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
 
     def _remove(self, lease: Lease, now: float) -> None:
@@ -435,9 +435,9 @@ class Ledger:
         lease.state = LeaseState.ENDED
         self._forget(lease)
         self.totals.ended[lease.verdict, lease.witness] += 1
-        self._tell(ChangeKind.ENDED, lease, now)
+        self._tell(ENDED, lease, now)
 
-    def _tell(self, kind: ChangeKind, lease: Lease, now: float) -> None:
+    def _tell(self, kind: str, lease: Lease, now: float) -> None:
         self._news.append(
             Change(kind, now, lease, lease.pool, lease.backend, lease.verdict, lease.witness)
         )

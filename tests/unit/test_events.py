@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from control.core.change import Change, ChangeKind
+from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
 from control.core.lease import Lease
 from control.core.verdict import Verdict, Witness
 from control.events import KINDS, Event, EventLog, Wanted
@@ -83,10 +83,10 @@ def test_a_leases_life_is_told_as_it_was_at_the_time() -> None:
     lease = Lease("a", 1, "p", "gpu-0", "t", "QA", 7, "n/1/2", granted_at=10.0)
     verdict, witness = Verdict.CLIENT_ABORT, Witness.LUA
     lives = [
-        Change(ChangeKind.GRANTED, 10.0, lease, "p", "gpu-0", None, None),
-        Change(ChangeKind.MOVED, 11.0, lease, "p", "gpu-1", None, None),
-        Change(ChangeKind.DRAINING, 12.0, lease, "p", "gpu-1", verdict, witness),
-        Change(ChangeKind.ENDED, 12.5, lease, "p", "gpu-1", verdict, witness),
+        Change(GRANTED, 10.0, lease, "p", "gpu-0", None, None),
+        Change(MOVED, 11.0, lease, "p", "gpu-1", None, None),
+        Change(DRAINING, 12.0, lease, "p", "gpu-1", verdict, witness),
+        Change(ENDED, 12.5, lease, "p", "gpu-1", verdict, witness),
     ]
     log.extend(lives)
     where = {"id": "a", "pool": "p", "backend": "gpu-1"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from control.api import wire
-from control.core.change import Change, ChangeKind
+from control.core.change import DRAINING, ENDED, Change
 from control.core.lease import Lease
 from control.core.verdict import Verdict, Witness
 from control.places import LUA
@@ -165,7 +165,7 @@ def test_progress_is_forgotten_with_the_lease() -> None:
     lease = Lease("a", 1, "p", "gpu-0", "", "QA", 7, "n/1/2", 0.0)
     board.note([Report("a", 1, 1, 0.0)], {"a"}, 5.0)
     ends = (Verdict.KILLED, Witness.ADMIN)
-    board.forget([Change(ChangeKind.DRAINING, 6.0, lease, "p", "gpu-0", *ends)])
+    board.forget([Change(DRAINING, 6.0, lease, "p", "gpu-0", *ends)])
     assert board.of("a")
-    board.forget([Change(ChangeKind.ENDED, 6.1, lease, "p", "gpu-0", *ends)])
+    board.forget([Change(ENDED, 6.1, lease, "p", "gpu-0", *ends)])
     assert board.of("a") is None
