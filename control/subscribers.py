@@ -1,8 +1,8 @@
 """Who follows the event log, and how far each has come.
 
 No subscriber has a queue of its own: each has a place in the log, and the log's ring is the bound.
-Delivery is in rounds: what is new since the last one is made into text once, joined once for all
-who ask for the same, and taken by each at its own pace. One that does not take is dropped.
+Delivery is in rounds: what is new since the last one is joined once for all who ask for the same,
+and taken by each at its own pace. One that does not take is dropped.
 """
 
 import threading
@@ -67,16 +67,16 @@ class Subscribers:
             raise TooMany
         subscription = Subscription(self, wanted, after)
         self._all.add(subscription)
+        self.log.follow(True)
         return subscription
 
     def leave(self, subscription: "Subscription") -> None:
         """It takes no more."""
         self._all.discard(subscription)
+        self.log.follow(bool(self._all))
 
     def tick(self) -> None:
-        """Make text of what is new, and in each round let it be taken."""
-        if self._all:
-            self.log.encode(self.mark, self.log.newest)
+        """In each round: let what is new be taken, and drop who does not take."""
         now = self.clock()
         if now - self._round_at < ROUND_S:
             return

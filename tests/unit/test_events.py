@@ -126,7 +126,8 @@ def test_the_ring_keeps_the_newest_and_a_filter_leaves_the_others_their_ids(
         log.extend(batch)
         every += [(log.began + len(every) + n + 1, e.kind, e.pool) for n, e in enumerate(batch)]
         if data.draw(st.booleans()):
-            log.encode(data.draw(st.integers(log.began, log.newest)), log.newest)
+            log.follow(data.draw(st.booleans()))
+            log.text(data.draw(st.integers(log.oldest - 1, log.newest)), log.newest, Wanted())
             log.trim()
     kept = every[-size:]
     assert (log.newest, log.oldest) == (log.began + len(every), log.newest + 1 - len(kept))
