@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from control.core.change import Change, ChangeKind
+from control.core.change import ENDED, Change
 from control.core.decision import Granted, Refused
 from control.core.lease import Lease
 from control.core.verdict import Verdict
@@ -105,7 +105,7 @@ class Tracing:
         if not self._streams:
             return
         for change in changes:
-            if change.kind is not ChangeKind.ENDED:
+            if change.kind != ENDED:
                 continue
             traced = self._streams.pop(change.lease.id, None)
             if traced is None:
