@@ -126,6 +126,9 @@ def test_an_operator_drains_a_backend_and_sets_no_limit(service: Service) -> Non
     for body in ({"max_streams": 5}, {"state": "draining", "max_tokens": 5}, {"max_tokens": None}):
         response = service.ask("PATCH", path, token, json=body)
         assert (response.status_code, response.json()["role"]) == (403, "admin")
+        line = service.audit()[-1]
+        assert (line["who"], line["outcome"]) == ("operate-er", "forbidden")
+        assert (line["before"], line["after"]) == (None, None)
     assert service.get(path, token)["state"] == "active"
     for state in ("draining", "active"):
         assert service.ask("PATCH", path, token, json={"state": state}).json()["state"] == state
