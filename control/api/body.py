@@ -8,7 +8,12 @@ MAX_BODY = 4 << 20
 """A sync of 20,000 leases with all their fields is about 3 MB."""
 
 
-JSON_MEDIA = ("application/json", "application/merge-patch+json")
+JSON_MEDIA = (
+    "application/json", "application/merge-patch+json",
+    "", "application/x-www-form-urlencoded",
+)  # fmt: skip
+"""The last two are what curl and others say by themselves of a body that they were given; where it
+came from a page of another site is told by ``Origin``, not by this."""
 MAX_CHANGE = 64 << 10
 """What a person asks for on the admin plane is far smaller."""
 
@@ -30,7 +35,7 @@ def read_body(req: falcon.Request, at_most: int = MAX_BODY) -> bytes:
 
 
 def read_json(req: falcon.Request) -> bytes:
-    """A small body that says it is JSON, or a 411, 413 or 415."""
+    """A small body that does not say it is something else than JSON, or a 411, 413 or 415."""
     media = (req.content_type or "").partition(";")[0].strip().lower()
     if media not in JSON_MEDIA:
         raise problem(
