@@ -28,7 +28,7 @@ def build_collector(config: Config) -> "Collector | None":
     """Where spans go; None where tracing is not configured."""
     if config.tracing is None:
         return None
-    from control.otlp import Collector  # noqa: PLC0415 - 30 MB that few need
+    from control.otlp import Collector  # noqa: PLC0415 - few need it
 
     return Collector(config.tracing.endpoint, config.node_name)
 

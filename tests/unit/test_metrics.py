@@ -115,3 +115,11 @@ def test_each_kind_of_end_is_there_before_it_has_come() -> None:
     """An alert on the first lost lease needs the zero before it."""
     ended = Service().samples("weir_leases_ended_total")
     assert ended["lost", "session"] == ended["upstream_truncated", "lua"] == 0
+
+
+def test_a_count_that_does_not_add_up_shows() -> None:
+    service = Service()
+    service.admission.acquire("node/1/1", Ask("a", "/pool-0", "QA", 10))
+    assert service.samples("weir_lease_drift") == {(): 0}
+    service.admission.totals().granted += 2
+    assert service.samples("weir_lease_drift") == {(): 2}
