@@ -81,10 +81,16 @@ class NodeCollector(Collector):
         make = self._families
         now = self._admission.clock()
         nodes = self._admission.nodes()
-        sessions = Counter((session.node,) for session in self._admission.sessions())
+        heard = self._admission.sessions()
+        sessions = Counter((session.node,) for session in heard)
+        configs = Counter((session.node, session.config) for session in heard if session.config)
         yield make.gauge(
             "weir_sessions", "nginx workers, other gateways and agents that are heard", ["node"],
             sessions.items(),
+        )  # fmt: skip
+        yield make.gauge(
+            "weir_gateway_configs", "nginx workers by the version of the configuration they run",
+            ["node", "version"], configs.items(),
         )  # fmt: skip
         yield make.gauge(
             "weir_node_silent", "1 where the node's agent is not heard any more", ["node"],
