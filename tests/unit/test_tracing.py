@@ -1,8 +1,13 @@
 """Spans over a real ledger: whose they are, when they begin and end, and what they tell."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from control.admission import Admission, Ask
+from control.config import ConfigError, extras, load_with_tokens
+from control.config.load import parse
 from control.core.estimate import Estimate
 from control.core.operation import Release
 from control.core.pool import Backend, Pool
@@ -129,3 +134,30 @@ def test_what_is_no_traceparent_of_a_kept_trace_names_no_span(text: str) -> None
 def test_a_later_version_of_the_header_is_read_as_far_as_it_is_known() -> None:
     assert read_traceparent(KEPT.replace("00-", "01-", 1)) == PARENT
     assert read_traceparent(KEPT[:-2] + "03") == PARENT
+
+
+def test_tracing_without_its_packages_is_a_fault_that_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    backend = {"name": "gpu-0", "url": "http://127.0.0.1:8000"}
+    raw = {"state": str(tmp_path), "pools": {"default": {"backends": [backend]}}}
+    file = tmp_path / "weir.yml"
+    file.write_text(yaml.safe_dump({**raw, "tracing": {"endpoint": "http://127.0.0.1:4318"}}))
+    assert load_with_tokens(file).config.tracing
+    monkeypatch.setattr(extras, "TRACING", "opentelemetry.not_installed.http")
+    with pytest.raises(ConfigError, match=r"tracing: needs packages .* pip install 'weir\[tracing"):
+        load_with_tokens(file)
+    file.write_text(yaml.safe_dump(raw))
+    assert load_with_tokens(file).config.tracing is None
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["collector:4318", "grpc://c:4317", "http://", "http://c:0", "http://u:p@c", 5, None],
+)  # fmt: skip
+def test_an_endpoint_that_is_none_is_refused_with_a_remedy(endpoint: object) -> None:
+    raw = {"pools": {"default": {"backends": [{"name": "a", "url": "http://h:1"}]}}}
+    with pytest.raises(ConfigError) as caught:
+        parse({**raw, "tracing": {"endpoint": endpoint}}, "weir.yml")
+    [fault] = caught.value.faults
+    assert fault.path == "tracing.endpoint"
