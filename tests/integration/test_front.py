@@ -120,7 +120,7 @@ def test_the_clients_address_is_known(front: Front) -> None:
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     front = Front(
-        tmp_path_factory.mktemp("impatient"), head_s=0.6, body_s=0.6, idle_s=0.6, send_s=0.6
+        tmp_path_factory.mktemp("impatient"), head_s=0.6, body_s=0.6, idle_s=0.6, send_s=1.5
     )
     yield front
     front.stop()
@@ -158,7 +158,10 @@ def test_a_head_that_drips_is_given_up_as_well(impatient: Front) -> None:
 def test_a_client_that_does_not_read_its_answer_is_given_up(impatient: Front) -> None:
     client = Client(impatient.port, receive_buffer=4_096)
     client.post(path="/stream/big?1000", method="GET")
+    wait_for(lambda: "begun /stream/big" in impatient.said)
+    began = time.monotonic()
     wait_for(lambda: "closed /stream/big" in impatient.said, 5)
+    assert time.monotonic() - began > 1, "by the deadline of a send, and no other"
     client.fin()
 
 

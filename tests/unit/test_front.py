@@ -190,7 +190,7 @@ def test_connection_close_is_answered_and_obeyed(connect: Connect) -> None:
 
 def test_http_1_0_is_answered_and_closed(connect: Connect) -> None:
     gateway = connect()
-    gateway.send(post(b"x", version="1.0"))
+    gateway.send(post(b"x", version="1.0", Connection="keep-alive"))
     status, headers, body = gateway.answer()
     assert (status, body, headers["connection"]) == (200, b"x", "close")
     assert gateway.closed()
