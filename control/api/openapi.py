@@ -13,10 +13,13 @@ from control.api import wire
 from control.api.problems import KINDS
 from control.api.routes import Operation, Reply, Role, Route
 from control.api.shapes import ProblemDetails
+from control.front.refusal import BEFORE_THE_APPLICATION
 
 PROBLEM_MEDIA = "application/problem+json"
 BEARER = "bearer"
 REF = "#/components/schemas/{name}"
+MEANINGS = {each.code: (each.status, each.detail) for each in BEFORE_THE_APPLICATION} | KINDS
+"""Status and meaning of a problem, by code."""
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 
@@ -66,10 +69,11 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
 
 
 def refusals(method: str, operation: Operation) -> list[str]:
-    """Codes of every problem that an operation is answered with: its own and the gate's."""
-    codes = ["wrong_host", *operation.refusals]
+    """Codes of every problem that an operation is answered with: its own, the gate's, and those
+    of the listener before them."""
+    codes = ["wrong_host", *(each.code for each in BEFORE_THE_APPLICATION), *operation.refusals]
     if operation.role is None:
-        return codes
+        return sorted(set(codes))
     codes += ["unauthorized", "throttled", "unknown_parameter"]
     if operation.query:
         codes.append("invalid_parameter")
@@ -138,14 +142,14 @@ def _reply(reply: Reply) -> dict[str, Any]:
 def _problems(codes: Iterable[str]) -> dict[str, Any]:
     by_status: defaultdict[int, list[str]] = defaultdict(list)
     for code in codes:
-        by_status[KINDS[code][0]].append(code)
+        by_status[MEANINGS[code][0]].append(code)
     return {str(status): _problem(status, told) for status, told in sorted(by_status.items())}
 
 
 def _problem(status: int, codes: list[str]) -> dict[str, Any]:
     exact = {"properties": {"status": {"const": status}, "code": {"enum": codes}}}
     described: dict[str, Any] = {
-        "description": "; ".join(KINDS[code][1] for code in codes),
+        "description": "; ".join(MEANINGS[code][1] for code in codes),
         "content": {PROBLEM_MEDIA: {"schema": {"allOf": [_ref(ProblemDetails), exact]}}},
     }
     headers = PROBLEM_HEADERS.get(status)

@@ -69,3 +69,10 @@ def body_too_large(most: int) -> Refusal:
     return Refusal(
         413, "Content Too Large", "body_too_large", f"a body has at most {most} bytes here"
     )
+
+
+BEFORE_THE_APPLICATION = (
+    NOT_HTTP, BAD_TARGET, UPGRADE, TIMED_OUT, TARGET_TOO_LONG, EXPECTATION, HEAD_TOO_LARGE,
+    body_too_large(0), FULL,
+)  # fmt: skip
+"""Whatever is asked for, it may be answered with one of these."""

@@ -6,8 +6,7 @@ import falcon
 import jsonschema
 import pytest
 
-from control.api.openapi import document, refusals
-from control.api.problems import KINDS
+from control.api.openapi import MEANINGS, document, refusals
 from control.api.routes import Operation, Reply, Role, Route, add_routes
 from tests.harness.openapi import openapi, routes
 
@@ -97,8 +96,8 @@ def test_every_refusal_is_told_with_its_status_and_role() -> None:
             shown = openapi()["paths"][path][method.lower()]
             assert shown["x-weir-role"] == each.role
             codes = refusals(method, each)
-            assert set(codes) <= set(KINDS)
-            statuses = {str(KINDS[code][0]) for code in codes}
+            assert set(codes) <= set(MEANINGS)
+            statuses = {str(MEANINGS[code][0]) for code in codes}
             assert statuses | {str(status) for status in each.replies} == set(shown["responses"])
             assert ("401" in statuses) is (each.role is not None) is bool(shown["security"])
 
@@ -107,5 +106,5 @@ def test_the_document_follows_its_table() -> None:
     shown = document([Route("/thing/{name:path}", Thing(), {"GET": operation(Role.ADMIN)})])
     assert set(shown["paths"]) == {"/thing/{name}"}
     assert set(shown["paths"]["/thing/{name}"]["get"]["responses"]) == {
-        "200", "400", "401", "403", "421", "429",
+        "200", "400", "401", "403", "408", "413", "414", "417", "421", "429", "431", "503",
     }  # fmt: skip
