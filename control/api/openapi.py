@@ -18,7 +18,7 @@ from control.front.refusal import BEFORE_THE_APPLICATION
 PROBLEM_MEDIA = "application/problem+json"
 BEARER = "bearer"
 REF = "#/components/schemas/{name}"
-MEANINGS = {each.code: (each.status, each.detail) for each in BEFORE_THE_APPLICATION} | KINDS
+MEANINGS = {**{each.code: (each.status, each.detail) for each in BEFORE_THE_APPLICATION}, **KINDS}
 """Status and meaning of a problem, by code."""
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
