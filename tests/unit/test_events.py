@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
@@ -106,34 +106,41 @@ def test_a_later_log_goes_on_with_greater_ids() -> None:
     assert EventLog(lambda: 0.0, lambda: 1_001.0).began > earlier.newest
 
 
+HAPPENED = st.lists(st.tuples(st.sampled_from(KINDS), st.sampled_from("ab")), max_size=9)
+
+
+@settings(deadline=None)
 @given(
-    counts=st.lists(st.integers(0, 15), max_size=12),
+    batches=st.lists(st.tuples(HAPPENED, st.booleans()), max_size=6),
     size=st.integers(1, 20),
     kinds=st.none() | st.frozensets(st.sampled_from(KINDS)),
-    pool=st.none() | st.sampled_from(["a", "b"]),
-    data=st.data(),
+    pool=st.none() | st.sampled_from("ab"),
+    share=st.floats(0, 1),
 )
 def test_the_ring_keeps_the_newest_and_a_filter_leaves_the_others_their_ids(
-    counts: list[int], size: int, kinds: frozenset[str] | None, pool: str | None, data: Any
+    batches: list[tuple[list[tuple[str, str]], bool]],
+    size: int,
+    kinds: frozenset[str] | None,
+    pool: str | None,
+    share: float,
 ) -> None:
     log = EventLog(lambda: 0.0, lambda: 1.0, size)
-    every: list[tuple[int, str, str | None]] = []
-    for count in counts:
-        batch = [
-            Event(data.draw(st.sampled_from(KINDS)), 0.0, data.draw(st.sampled_from("ab")), {})
-            for _ in range(count)
-        ]
-        log.extend(batch)
-        every += [(log.began + len(every) + n + 1, e.kind, e.pool) for n, e in enumerate(batch)]
-        if data.draw(st.booleans()):
-            log.follow(data.draw(st.booleans()))
-            log.text(data.draw(st.integers(log.oldest - 1, log.newest)), log.newest, Wanted())
-            log.trim()
+    every: list[tuple[int, str, str]] = []
+
+    def somewhere() -> int:
+        return log.oldest - 1 + round(share * (log.newest + 1 - log.oldest))
+
+    for batch, followed in batches:
+        log.follow(followed)
+        every += [(log.newest + n, kind, of) for n, (kind, of) in enumerate(batch, 1)]
+        log.extend([Event(kind, 0.0, of, {}) for kind, of in batch])
+        log.text(somewhere(), log.newest, Wanted())
+        log.trim()
     kept = every[-size:]
     assert (log.newest, log.oldest) == (log.began + len(every), log.newest + 1 - len(kept))
-    after = data.draw(st.integers(log.oldest - 1, log.newest))
-    wanted = Wanted(kinds, pool)
-    assert ids(log.text(after, log.newest, wanted)) == [
+    assert len(log._frames) <= size
+    after = somewhere()
+    assert ids(log.text(after, log.newest, Wanted(kinds, pool))) == [
         number
         for number, kind, of in kept
         if number > after and (kinds is None or kind in kinds) and (pool is None or of == pool)
