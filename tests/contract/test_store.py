@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from control.core.change import DRAINING, ENDED, GRANTED, LIFE
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.lease import LeaseState
 from control.core.ledger import Claim, Held
@@ -308,6 +309,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.live: dict[str, int] = {}
         self.ended_grants: set[int] = set()
+        self.told: dict[str, tuple[LeaseState, str]] = {}
 
     def fits(self, tokens: int) -> bool:
         return any(
@@ -394,6 +396,24 @@ class AnyOrder(RuleBasedStateMachine):
             assert backend.streams == len(mine) >= 0
             assert backend.tokens == sum(lease.tokens for lease in mine) >= 0
             assert backend.draining == sum(e.state is LeaseState.DRAINING for e in mine)
+
+    @invariant()
+    def the_news_say_all_that_lives(self) -> None:
+        for change in self.store.take_news():
+            lease_id, told = change.lease.id, self.told.get(change.lease.id)
+            if change.kind == GRANTED:
+                assert told is None
+            else:
+                assert told is not None and change.kind in LIFE
+            if change.kind == DRAINING:
+                assert told == (LeaseState.ACTIVE, change.backend) and change.verdict
+                self.told[lease_id] = LeaseState.DRAINING, change.backend
+            elif change.kind == ENDED:
+                assert change.verdict and change.witness
+                del self.told[lease_id]
+            else:
+                self.told[lease_id] = LeaseState.ACTIVE, change.backend
+        assert self.told == {e.id: (e.state, e.backend) for e in self.store.leases()}
 
     def teardown(self) -> None:
         """Whatever happened, when all falls silent all comes back."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from control.core.change import ENDED, GRANTED
 from control.core.decision import Granted, Reason, Refused, ReleaseOutcome
 from control.core.ledger import Claim
 from control.core.operation import Acquire, Cut, Release, Sync
@@ -246,6 +247,9 @@ def test_what_cannot_be_kept_is_not_granted(file: Path, caplog: pytest.LogCaptur
                 break
             release(store, f"fill-{n}")
         assert refused.reason is Reason.ADMISSION_DOWN
+        told = [(change.kind, change.lease.id) for change in store.take_news()]
+        lives = [[(GRANTED, f"fill-{m}"), (ENDED, f"fill-{m}")] for m in range(n)]
+        assert told == sum(lives, [(GRANTED, "a")]), "what was withdrawn is not told"
         assert store.fault() and "cannot be written" in store.fault()
         assert [lease.id for lease in store.leases()] == ["a"] and store.drift() == 0
         assert store.totals().granted == store.totals().ended.total() + 1
