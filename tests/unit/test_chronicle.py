@@ -16,6 +16,7 @@ from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.verdict import Verdict, Witness
 from control.events import Event
 from control.history import Counts, History
+from control.progress import Report
 from control.refusals import EACH_UP_TO, Refusals
 from control.stores import MemoryStore
 
@@ -108,6 +109,18 @@ def test_changed_limits_are_told_with_who_changed_them() -> None:
             "after": {"max_streams": 1, "max_tokens": 9, "state": "draining"},
         }
     ]  # fmt: skip
+
+
+def test_how_far_a_stream_has_come_is_known_as_long_as_its_lease_lives() -> None:
+    site = Site()
+    site.acquire("a", "b")
+    reports = [Report(i, 5, 1, 2.0) for i in ("a", "b", "never")]
+    site.admission.batch("n/1/2", [], reports)
+    site.release("a")
+    assert [bool(site.admission.progress(i)) for i in ("a", "b", "never")] == [False, True, False]
+    site.admission.batch("another/1/2", [], [Report("b", 0, 0, 0.0)])
+    told = site.admission.progress("b")
+    assert told and told.report.bytes == 5, "another's word counts for nothing"
 
 
 # -- refusals ------------------------------------------------------------------------------------

@@ -287,3 +287,15 @@ def test_nothing_is_made_into_text_while_nobody_follows() -> None:
     follower.happen()
     follower.round()
     assert len(ids(next(stream))) == 1
+
+
+def test_what_is_kept_of_a_long_life_is_bounded() -> None:
+    follower = Follower(size=10)
+    stream = follower.all.subscribe(Wanted())
+    opened(stream)
+    for _ in range(50):
+        follower.happen(3)
+        follower.round()
+        next(stream)
+    assert len(follower.log._frames) <= 10 + 3
+    assert len(follower.all._texts) <= 1

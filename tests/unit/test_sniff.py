@@ -47,6 +47,13 @@ def seen(text: str | bytes) -> Seen:
     return look([text if isinstance(text, bytes) else text.encode()])
 
 
+def test_it_is_said_in_which_chunk_an_event_ends() -> None:
+    state = sniff[b"new"]()
+    chunks = [b": beat\n\n", b"data: 1\n", b"\n", b"data: 2\n\ndata: 3\n\n", b"data: 4"]
+    told = [sniff[b"feed"](state, each) for each in chunks]
+    assert told == [False, False, True, True, False]
+
+
 CHUNK = 'data: {"choices":[{"delta":{"content":"热"}}]}\n\n'
 
 # -- events ------------------------------------------------------------------------------------
