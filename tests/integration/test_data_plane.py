@@ -546,7 +546,7 @@ def test_health_readiness_and_metrics_are_served(node: Node) -> None:
 
 @pytest.mark.parametrize(
     ("method", "target"),
-    [("POST", "/v1/admission"), ("POST", "/v1/leases"), ("PUT", "/v1/leases/x"), ("GET", "/")],
+    [("POST", "/v1/admission"), ("POST", "/v1/leases"), ("PUT", "/v1/leases/x"), ("GET", "/v1")],
 )
 def test_the_admin_plane_decides_nothing(node: Node, method: str, target: str) -> None:
     before = node.metric("weir_leases_granted_total")
