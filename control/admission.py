@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from control.alarms import Alarms, Sight
-from control.chronicle import Chronicle
+from control.chronicle.alarms import Alarms, Sight
+from control.chronicle.chronicle import Chronicle
+from control.chronicle.events import EventLog
+from control.chronicle.history import Counts, History
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.estimate import Estimate
 from control.core.lease import Lease
@@ -25,11 +27,9 @@ from control.core.operation import (
 from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
 from control.core.verdict import Phase, Verdict, Witness
-from control.events import EventLog
-from control.history import Counts, History
 from control.progress import Progress, ProgressBoard, Report
 from control.stores.base import Store
-from control.tracing import NO_SPANS, Tracing
+from control.tracing.spans import NO_SPANS, Tracing
 
 OWN_PAUSE_S = 1.0
 """Time passes at least every 50 ms; a longer gap means that this process did not run."""
@@ -235,7 +235,7 @@ class Admission:
         return self._progress.of(lease_id)
 
     def history(self, minutes: int) -> dict[str, Any]:
-        """What happened in the last minutes (:meth:`control.history.History.shown`)."""
+        """What happened in the last minutes (:meth:`control.chronicle.history.History.shown`)."""
         now = self._pass_time()
         return self._chronicle.history.shown(
             now, self.wall(), self._counts(), self._store.pools(), minutes

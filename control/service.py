@@ -83,7 +83,7 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Any:
         """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
-        from control.subscribers import Subscribers  # noqa: PLC0415
+        from control.chronicle.subscribers import Subscribers  # noqa: PLC0415
         from control.wiring import build_admission, build_app, build_collector  # noqa: PLC0415
 
         self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from control.admission import Admission
 from control.api.app import WsgiApp, create_app
 from control.audit import AuditLog
+from control.chronicle.subscribers import Subscribers
 from control.config import Config, Loaded
 from control.core.estimate import Estimate
 from control.core.pool import Backend, Pool
 from control.stores import MemoryStore, Store
-from control.subscribers import Subscribers
-from control.tracing import Tracing
+from control.tracing.spans import Tracing
 
 if TYPE_CHECKING:
-    from control.otlp import Collector
+    from control.tracing.otlp import Collector
 
 JITTER = 0.25
 """Clients that were refused together come back spread over this part of their wait."""
@@ -28,7 +28,7 @@ def build_collector(config: Config) -> "Collector | None":
     """Where spans go; None where tracing is not configured."""
     if config.tracing is None:
         return None
-    from control.otlp import Collector  # noqa: PLC0415 - few need it
+    from control.tracing.otlp import Collector  # noqa: PLC0415 - few need it
 
     return Collector(config.tracing.endpoint, config.node_name)
 

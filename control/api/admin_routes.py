@@ -25,11 +25,11 @@ from control.api.routes import Operation, Param, Reply, Role, Route
 from control.api.sessions import Sessions
 from control.api.wire import BackendChange
 from control.audit import AuditLog
+from control.chronicle.events import KINDS
+from control.chronicle.history import SLOTS
+from control.chronicle.subscribers import Subscribers
 from control.config import Loaded
-from control.events import KINDS
-from control.history import SLOTS
 from control.metrics import ServiceMetrics
-from control.subscribers import Subscribers
 
 ETAG = {"ETag": "Changes with the backend's settings, and not with its use"}
 PRECONDITION = Param(

@@ -21,9 +21,9 @@ from control.api.sessions import Sessions
 from control.api.tokens import BearerTokens
 from control.api.ui import ui_routes
 from control.audit import AuditLog
+from control.chronicle.subscribers import Subscribers
 from control.config import Loaded
 from control.metrics import ServiceMetrics
-from control.subscribers import Subscribers
 
 log = logging.getLogger("weir.api")
 

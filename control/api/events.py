@@ -5,14 +5,14 @@ import falcon
 from control.admission import Admission
 from control.api.params import invalid
 from control.api.problems import problem
-from control.events import KINDS, Wanted
-from control.subscribers import Subscribers, TooMany
+from control.chronicle.events import KINDS, Wanted
+from control.chronicle.subscribers import Subscribers, TooMany
 
 MAX_ID = 1 << 62
 
 
 class Events:
-    """An event stream; see :mod:`control.subscribers` for how it is paced."""
+    """An event stream; see :mod:`control.chronicle.subscribers` for how it is paced."""
 
     def __init__(self, admission: Admission, subscribers: Subscribers) -> None:
         self._admission = admission

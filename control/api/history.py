@@ -5,7 +5,7 @@ import falcon
 from control.admission import Admission
 from control.api import wire
 from control.api.params import integer
-from control.history import SLOTS
+from control.chronicle.history import SLOTS
 
 
 class History:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import falcon
 
-from control.problem_details import MEDIA_TYPE, problem_body
+from control.front.problem_details import MEDIA_TYPE, problem_body
 
 KINDS: Mapping[str, tuple[int, str]] = {
     "unknown_parameter": (400, "The query has a parameter that is not there"),

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from control.problem_details import MEDIA_TYPE, problem_body
+from control.front.problem_details import MEDIA_TYPE, problem_body
 
 
 class Refusal(NamedTuple):

@@ -6,9 +6,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from control.audit import AuditLog
+from control.chronicle.subscribers import Subscribers
 from control.config import Loaded
 from control.metrics.families import Families
-from control.subscribers import Subscribers
 
 
 class AdminCollector(Collector):

@@ -14,12 +14,12 @@ from prometheus_client import (
 
 from control.admission import Admission
 from control.audit import AuditLog
+from control.chronicle.subscribers import Subscribers
 from control.config import Loaded
 from control.metrics.admin import AdminCollector
 from control.metrics.families import Families
 from control.metrics.ledger import LedgerCollector
 from control.metrics.nodes import NodeCollector
-from control.subscribers import Subscribers
 
 DECISION_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 ABORT_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

@@ -16,12 +16,12 @@ from control.api.admin_routes import Parts, admin_routes
 from control.api.openapi import document
 from control.api.routes import Route
 from control.audit import AuditLog
+from control.chronicle.subscribers import Subscribers
 from control.config import Loaded
 from control.config.load import parse
 from control.core.pool import Backend, Pool
 from control.metrics import ServiceMetrics
 from control.stores import MemoryStore
-from control.subscribers import Subscribers
 from control.wiring import build_estimate
 
 GATE_STATUSES = {404, 405}

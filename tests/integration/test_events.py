@@ -15,8 +15,8 @@ import psutil
 import pytest
 import requests
 
+from control.chronicle.subscribers import ROUND_S, SLOW_S
 from control.client import ServiceClient
-from control.subscribers import ROUND_S, SLOW_S
 from tests.harness.client import Client, chat_body
 from tests.harness.events import EventReader, Told
 from tests.harness.node import Engine, Node, wait_for

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from control.admission import Admission, Ask
-from control.alarms import Alarms, Sight
+from control.chronicle.alarms import Alarms, Sight
+from control.chronicle.events import Event
+from control.chronicle.history import Counts, History
+from control.chronicle.refusals import EACH_UP_TO, Refusals
 from control.core.decision import Reason, Refused
 from control.core.estimate import Estimate
 from control.core.ledger import Held
@@ -14,10 +17,7 @@ from control.core.node import MemoryState, Node
 from control.core.operation import Release, Reroute, Sync
 from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.verdict import Verdict, Witness
-from control.events import Event
-from control.history import Counts, History
 from control.progress import Report
-from control.refusals import EACH_UP_TO, Refusals
 from control.stores import MemoryStore
 
 ROUTE = "/r"

@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
-from control.core.lease import Lease
-from control.core.verdict import Verdict, Witness
-from control.events import KINDS, Event, EventLog, Wanted
-from control.subscribers import (
+from control.chronicle.events import KINDS, Event, EventLog, Wanted
+from control.chronicle.subscribers import (
     AT_ONCE,
     PING_S,
     ROUND_S,
@@ -21,6 +18,9 @@ from control.subscribers import (
     Subscription,
     TooMany,
 )
+from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
+from control.core.lease import Lease
+from control.core.verdict import Verdict, Witness
 
 
 class Clock:

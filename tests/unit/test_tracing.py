@@ -13,7 +13,7 @@ from control.core.operation import Release
 from control.core.pool import Backend, Pool
 from control.core.verdict import Verdict, Witness
 from control.stores import MemoryStore
-from control.tracing import NO_SPANS, Parent, Span, Tracing, read_traceparent
+from control.tracing.spans import NO_SPANS, Parent, Span, Tracing, read_traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 KEPT, NOT_KEPT = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"

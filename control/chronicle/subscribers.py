@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from control.events import EventLog, Wanted, frame
+from control.chronicle.events import EventLog, Wanted, frame
 
 ROUND_S = 0.25
 PING_S = 10.0

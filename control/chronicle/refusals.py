@@ -6,8 +6,8 @@ An overload refuses thousands a second: told one by one they would push all else
 from dataclasses import dataclass
 from typing import Any
 
+from control.chronicle.events import REFUSED, Event
 from control.core.decision import Refused
-from control.events import REFUSED, Event
 
 EACH_UP_TO = 20
 """Refusals of one pool and reason that are told each by itself within a second."""

@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 )
 
 import control
-from control.tracing import EXPORTED, FAILED_TO_EXPORT, MADE, NO_SPANS, SAMPLED, Span
+from control.tracing.spans import EXPORTED, FAILED_TO_EXPORT, MADE, NO_SPANS, SAMPLED, Span
 
 PATH = "/v1/traces"
 AT_ONCE = 32

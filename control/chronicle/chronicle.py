@@ -5,13 +5,13 @@ The use cases hand over what has happened once it is certain; nothing is decided
 
 from collections.abc import Callable, Iterable, Sequence
 
-from control.alarms import Alarms, Sight
+from control.chronicle.alarms import Alarms, Sight
+from control.chronicle.events import LIMITS, Event, EventLog
+from control.chronicle.history import Counts, History
+from control.chronicle.refusals import Refusals
 from control.core.change import GRANTED, Change
 from control.core.decision import Refused
 from control.core.pool import Limits, Pool
-from control.events import LIMITS, Event, EventLog
-from control.history import Counts, History
-from control.refusals import Refusals
 
 LOOK_S = 0.25
 """How often alarms are looked for."""

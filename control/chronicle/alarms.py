@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from control.chronicle.events import ALARM, NODE, Event
 from control.core.node import MemoryState, Node
 from control.core.pool import Pool, in_use
-from control.events import ALARM, NODE, Event
 
 FULL_OVER_S = 2.0
 """A pool counts as full by the share of the last seconds, about so many, in which it was."""

@@ -1,0 +1,1 @@
+"""What happens in the service: told as events, summed by the minute."""

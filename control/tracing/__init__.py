@@ -1,0 +1,1 @@
+"""Spans for clients that trace (OpenTelemetry)."""
