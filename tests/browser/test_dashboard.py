@@ -511,6 +511,20 @@ def test_stream_is_cut_by_keyboard_alone(node: Node, open_ui: Open) -> None:
     assert "Change the limits of pair/gpu-0" in seen and "Drain pair/gpu-1" in seen
 
 
+def test_stream_that_was_pressed_is_meant_though_the_rows_move(node: Node, open_ui: Open) -> None:
+    ui = open_ui(node).live()
+    with streams(node, 4, SOLO) as clients:
+        wait_for(lambda: len(ui.rows()) == 4)
+        meant = ui.rows()[2][0]
+        box = ui.row(meant).get_by_role("button", name="Cut stream").bounding_box()
+        ui.page.mouse.move(box["x"] + 9, box["y"] + 9)
+        ui.page.mouse.down()
+        clients[0].fin()
+        wait_for(lambda: ui.rows()[1][0] == meant)
+        ui.page.mouse.up()
+        assert f"Cut stream {meant}?" in ui.dialog.inner_text()
+
+
 def test_language_and_theme_are_chosen_and_kept(node: Node, open_ui: Open) -> None:
     ui = open_ui(node, locale="zh-CN").live()
     assert ui.page.evaluate("document.documentElement.lang") == "zh-CN"

@@ -29,7 +29,7 @@ const clock = new ServiceClock();
 const store = new Store(clock, (part) => frames.mark(part));
 const api = new Api(new URL("../", document.baseURI));
 const notices = new Notices(find("notices"));
-const link = { state: "connecting", at: null };
+const link = { state: "connecting", at: null, why: "" };
 const live = new Live(api, store, clock, { tell: linked, seen: () => grid.seen });
 const context = {
   api, store, clock, frames,
@@ -46,11 +46,11 @@ const grid = new LeaseGrid(find("grid"), store, clock, {
   sorted: () => frames.mark("controls"),
   moved: () => frames.mark("window"),
 });
-const attentionView = new AttentionView(find("attention-list"), store, clock, lead);
+const attentionView = new AttentionView(find("attention-list"), find("announced"), store, clock, lead);
 const totals = new TotalsView(find("totals"), store);
 const pools = new PoolsView(find("pools"), store, {
-  limits: (pool, backend) => asking(askLimits(context, pool, backend)),
-  state: (pool, backend, state) => asking(askState(context, pool, backend, state)),
+  limits: (pool, backend) => asking(() => askLimits(context, pool, backend)),
+  state: (pool, backend, state) => asking(() => askState(context, pool, backend, state)),
   list: (pool, backend) => lead({ words: `${pool}/${backend}` }),
 });
 const charts = new ChartsView(find("charts"), store);
@@ -79,13 +79,16 @@ function linked(state, detail) {
   if (state === "token" || state === "forbidden") find("main").hidden = true;
   if (link.state === "live" && state !== "live") link.at = Date.now() / 1000;
   link.state = state;
+  // A service that is there and says no has its reasons.
+  link.why = detail?.error?.status ? detail.error.detail || detail.error.code : "";
   frames.mark("link");
 }
 
 function showLink() {
   const lost = link.state !== "live" && link.at !== null && !find("main").hidden;
   const stale = lost ? ` ${text("stale", format.time(link.at))}` : "";
-  setText(find("link-text"), text(`link.${link.state}`) + stale);
+  const why = link.why ? ` (${link.why})` : "";
+  setText(find("link-text"), text(`link.${link.state}`) + why + stale);
   setAttribute(document.documentElement, "data-link", link.state);
   const { who } = store;
   const named = who && link.state !== "token" ? text("role", who.open ? text("open") : who.name, text(`role.${who.role}`)) : "";
@@ -143,11 +146,19 @@ find("sort").addEventListener("change", ({ target }) => {
 
 // -- acts ----------------------------------------------------------------------------------------
 
-function asking(question) {
-  question.catch((error) => {
+// A question looks before it asks: until it is there, no second one is begun.
+let asked = false;
+
+async function asking(question) {
+  if (asked) return;
+  asked = true;
+  try {
+    await question();
+  } catch (error) {
     notices.notify(describe(error));
-    if (error?.status === 403) live.look("who");
-  });
+  } finally {
+    asked = false;
+  }
 }
 
 async function copy(lease) {

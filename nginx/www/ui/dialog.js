@@ -8,6 +8,8 @@ let opened = 0;
 // Opens a dialog. Escape and the close button close it, and the focus goes back where it was.
 export class Dialog {
   element = make("dialog", "", document.body);
+  #allowed = true;
+  #busy = false;
 
   constructor(title, closed = () => {}) {
     const id = `dialog-${++opened}`;
@@ -44,17 +46,20 @@ export class Dialog {
   offer(words, act, { danger = false } = {}) {
     setText(this.closeButton, text("cancel"));
     this.doButton = make("button", danger ? "primary danger" : "primary", this.foot, words);
+    this.allow(this.#allowed);
     this.form.addEventListener("submit", async (event) => {
       event.preventDefault();
       if (this.doButton.disabled) return;
-      this.doButton.disabled = true;
+      this.#busy = true;
+      this.allow(this.#allowed);
       setText(this.fault, "");
       try {
         await act();
       } catch (error) {
         setText(this.fault, describe(error));
       } finally {
-        this.doButton.disabled = false;
+        this.#busy = false;
+        this.allow(this.#allowed);
         // A disabled button has lost the focus.
         if (this.element.open && !this.element.contains(document.activeElement)) this.doButton.focus();
       }
@@ -62,7 +67,13 @@ export class Dialog {
     return this;
   }
 
-  // What will happen, a sentence each: [a text's name, its values …].
+  // Whether it makes sense to do it now. Not while it is being done.
+  allow(sense) {
+    this.#allowed = sense;
+    if (this.doButton) this.doButton.disabled = this.#busy || !sense;
+  }
+
+  // What will happen, a sentence each.
   tell(sentences) {
     this.told ??= this.#tellings();
     const lines = sentences.map((words) => make("li", "", null, words));

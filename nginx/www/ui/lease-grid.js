@@ -52,6 +52,7 @@ export class LeaseGrid {
     root.setAttribute("aria-describedby", this.hint.id);
     root.setAttribute("aria-labelledby", "leases-title");
     this.box.addEventListener("scroll", () => on.moved());
+    this.box.addEventListener("focus", () => root.focus({ preventScroll: true })); // by a click
     root.addEventListener("keydown", (event) => this.#key(event));
     new ResizeObserver(() => on.moved()).observe(this.box);
   }

@@ -35,7 +35,7 @@ export async function askLimits({ api, store, frames, notify, changed }, pool, n
     );
     for (const limit of Object.keys(MOST)) inputs[limit].setAttribute("aria-invalid", String(asked[limit] === null));
     const same = valid && Object.keys(MOST).every((limit) => asked[limit] === seen[limit]);
-    if (dialog.doButton) dialog.doButton.disabled = !valid || same;
+    dialog.allow(valid && !same);
   }
   function fill(limits) {
     for (const limit of Object.keys(MOST)) inputs[limit].value = String(limits[limit]);

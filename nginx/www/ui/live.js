@@ -26,6 +26,7 @@ export class Live {
   #held = null; // events that wait for the pages
   #timers = new Set();
   #recalled = false;
+  #historyAt = 0;
   #cursor = null; // of the reading under way
   #reading = null;
   #round = 0; // a start, a loss: what was asked for before it no longer counts
@@ -91,6 +92,7 @@ export class Live {
       this.#store.set("pools", pools);
       this.#store.set("nodes", nodes);
       this.#store.addHistory(history);
+      this.#historyAt = this.#clock.now();
       const reading = this.#store.read();
       for (const page of pages) reading.put(page.leases, page.at);
       reading.finish();
@@ -151,8 +153,16 @@ export class Live {
     this.#every(POOLS_MS, async () => this.#store.set("pools", (await this.#api.read("v1/pools")).pools));
     this.#every(NODES_MS, async () => this.#store.set("nodes", (await this.#api.read("v1/nodes")).nodes));
     this.#every(READY_MS, () => this.#readReady());
-    this.#every(HISTORY_MS, async () => this.#store.addHistory(await this.#api.read("v1/history?minutes=2")));
+    this.#every(HISTORY_MS, () => this.#readHistory());
     this.#every(LEASES_MS, () => this.#readLeases());
+  }
+
+  // The minutes since it was read last, of a tab that was not looked at for a while too.
+  async #readHistory() {
+    const minutes = Math.min(60, 2 + Math.floor((this.#clock.now() - this.#historyAt) / 60_000));
+    const at = this.#clock.now();
+    this.#store.addHistory(await this.#api.read(`v1/history?minutes=${minutes}`));
+    this.#historyAt = at;
   }
 
   // Whether it would decide: 503 says why not.

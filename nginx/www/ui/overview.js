@@ -9,22 +9,27 @@ const MOST = 6;
 
 export class AttentionView {
   #root;
+  #announced;
   #store;
   #clock;
   #lead;
   #shown = "";
+  #known = new Set(); // what is urgent, and was said
 
   // lead({ words, sort }): show these streams.
-  constructor(root, store, clock, lead) {
+  // announced: where a screen reader is told of what is new and urgent.
+  constructor(root, announced, store, clock, lead) {
     this.#root = root;
+    this.#announced = announced;
     this.#store = store;
     this.#clock = clock;
     this.#lead = lead;
   }
 
   show() {
-    const found = attention(this.#store, this.#clock.now()).slice(0, MOST);
-    const lines = found.map(({ name, values, level, lead }) => ({
+    const found = attention(this.#store, this.#clock.now());
+    this.#announce(found.filter(({ level }) => level === "urgent"));
+    const lines = found.slice(0, MOST).map(({ name, values, level, lead }) => ({
       words: text(name, ...values.map(shown)),
       level,
       lead,
@@ -36,6 +41,20 @@ export class AttentionView {
     const focused = this.#root.contains(document.activeElement);
     this.#root.replaceChildren(...(lines.length > 0 ? lines.map((line) => this.#line(line)) : [calm()]));
     if (focused) this.#root.querySelector("button")?.focus();
+  }
+
+  // Once for each, however its numbers change; a tab that is not looked at shows how many there are.
+  #announce(urgent) {
+    const known = new Set();
+    for (const { name, values } of urgent) {
+      const key = `${name} ${values[0]}`;
+      known.add(key);
+      if (!this.#known.has(key)) make("p", "", this.#announced, text(name, ...values.map(shown)));
+    }
+    this.#known = known;
+    while (this.#announced.childElementCount > MOST) this.#announced.firstElementChild.remove();
+    const title = known.size > 0 ? `(${format.number(known.size)}) ${text("title")}` : text("title");
+    if (document.title !== title) document.title = title;
   }
 
   #line({ words, level, lead }) {

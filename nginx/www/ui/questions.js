@@ -47,7 +47,7 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
   const tell = () => {
     if (!store.leases.has(lease.id)) {
       dialog.tell([text("cut.gone", id)]);
-      dialog.doButton.disabled = true;
+      dialog.allow(false);
       return;
     }
     dialog.tell([
@@ -62,7 +62,7 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
   dialog.offer(text("cut.do"), async () => {
     const told = notify("", { waits: true });
     let ended = null;
-    store.whenEnded(lease.id, (data) => {
+    const forget = store.whenEnded(lease.id, (data) => {
       ended = text("cut.ended", id, coded(data.verdict), format.duration(data.age_s));
       told.say(ended);
     });
@@ -72,6 +72,7 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
       if (!ended) told.say(outcome(id, data.outcome), { waits: data.outcome === "cutting" });
     } catch (error) {
       if (error.status !== 404) {
+        forget();
         told.dismiss();
         throw error;
       }

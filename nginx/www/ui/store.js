@@ -6,6 +6,7 @@
 const ENDED_KEPT_MS = 30_000;
 const FLOWING_S = 2;
 const KEPT = 200; // recent events
+const NEAR = 8; // as far back refusals are gathered
 const MINUTES = 60;
 const QUIET_ENDS = new Set(["completed", "client_abort"]);
 const RANK = { read: 0, operate: 1, admin: 2 };
@@ -157,12 +158,10 @@ export class Store {
     const before = events.filter(({ id }) => id < first);
     const since = this.recent.filter(({ kind }) => kind === "alarm").reverse();
     for (const { data } of [...before.filter(({ kind }) => kind === "alarm"), ...since]) this.#alarm(data);
-    this.recent.push(...before);
-    this.all.push(...before);
-    for (const list of [this.recent, this.all]) {
-      list.sort((one, other) => other.id - one.id);
-      list.length = Math.min(list.length, KEPT);
-    }
+    const live = this.recent;
+    this.recent = [];
+    for (const event of [...before, ...live.reverse()]) this.#tell(event);
+    this.all = [...this.all, ...before.reverse()].slice(0, KEPT);
     this.#changed("alarms");
     this.#changed("recent");
   }
@@ -173,9 +172,25 @@ export class Store {
     this.#changed("alarms");
   }
 
-  // Calls back once, with what the service says of the lease's end.
+  // Calls back once, with what the service says of the lease's end. Returns what undoes it.
   whenEnded(id, callback) {
     this.#endings.set(id, callback);
+    return () => this.#endings.delete(id);
+  }
+
+  #tell(event) {
+    keep(this.recent, event.kind === "refused" ? this.#withAlike(event) : event);
+  }
+
+  // One refusal for many alike, so that they do not hide what else happened.
+  #withAlike(event) {
+    const { at, pool, reason, count = 1 } = event.data;
+    const alike = this.recent.slice(0, NEAR).findIndex(
+      ({ kind, data }) => kind === "refused" && data.pool === pool && data.reason === reason && at - data.at < 60,
+    );
+    if (alike < 0) return event;
+    const [before] = this.recent.splice(alike, 1);
+    return { ...event, data: { ...event.data, count: count + (before.data.count ?? 1) } };
   }
 
   #alarm(data) {
@@ -199,7 +214,7 @@ export class Store {
 
   #note(event) {
     keep(this.all, event);
-    if (matters(event)) keep(this.recent, event);
+    if (matters(event)) this.#tell(event);
     this.#changed("recent");
   }
 }

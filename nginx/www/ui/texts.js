@@ -534,5 +534,4 @@ export const coded = (code) => text(String(code));
 export function speak(wanted) {
   language.speak(wanted);
   format = new Format(language.current);
-  document.title = text("title");
 }

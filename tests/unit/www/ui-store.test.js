@@ -112,6 +112,20 @@ test("recent events are bounded, and quiet ends and grants are none that matter"
   assert.ok(store.recent[0].id > store.recent[1].id);
 });
 
+test("refusals that are alike are told as one, and hide nothing else", () => {
+  const { store, tell } = started();
+  tell("node", { node: "n", state: "silent" });
+  for (let n = 0; n < 300; n += 1) {
+    tell("refused", { pool: "p", reason: "streams_exhausted", ...(n === 0 && { count: 40 }) });
+    tell("refused", { pool: "q", reason: "no_backend" });
+  }
+  assert.deepEqual(
+    store.recent.map(({ kind, data }) => [kind, data.pool, data.count]),
+    [["refused", "q", 300], ["refused", "p", 339], ["node", undefined, undefined]],
+  );
+  assert.equal(store.all.length, 200);
+});
+
 test("alarms stand until they are cleared, also those of before the page", () => {
   const { store, tell } = started();
   const alarm = (id, name, state) => ({ id, kind: "alarm", data: { at: 1, pool: "p", alarm: name, state } });
