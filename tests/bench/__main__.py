@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from tests.bench import (
     measure_aborts,
+    measure_dashboards,
     measure_first_byte,
     measure_frames,
     measure_memory,
@@ -34,6 +35,7 @@ MEASUREMENTS: dict[str, Callable[[Bed, Sizes, Say], list[Row]]] = {
     "frames": measure_frames.measure,
     "aborts": measure_aborts.measure,
     "memory": measure_memory.measure,
+    "dashboards": measure_dashboards.measure,
 }
 
 

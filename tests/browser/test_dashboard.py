@@ -420,7 +420,7 @@ HOSTILE = """
     { name: bad(5), waiting: 2, streams: 9, tokens: 9, backends: [backend] },
   ]);
   store.set("nodes", [
-    { name: bad(6), sessions: 1, streams: 1, silent: true, silent_s: 9, memory: null },
+    { name: bad(6), sessions: 1, streams: 1, silent: true, silent_s: 9, agent: {} },
   ]);
   store.set("who", { name: bad(7), role: "admin", open: false });
   store.set("fault", { code: "x", detail: bad(8) });

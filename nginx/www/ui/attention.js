@@ -20,7 +20,9 @@ function ofService(fault) {
 function ofNodes(nodes) {
   const found = [];
   for (const node of nodes) {
-    if (node.silent) found.push(urgent("attention.silent", node.name));
+    // A gateway of somebody else's has no agent, and never had one.
+    if (!node.agent) found.push(note("attention.noAgent", node.name));
+    else if (node.silent) found.push(urgent("attention.silent", node.name));
     const memory = node.memory;
     if (!memory || node.silent) continue;
     const share = memory.used_bytes / memory.limit_bytes;

@@ -13,8 +13,9 @@ const NODES_MS = 2000;
 const READY_MS = 3000;
 const HISTORY_MS = 5000;
 const LEASES_MS = 2000;
-const FEW = 300; // so many leases are read whole each time, more a part at a time
+const FEW = 300; // so many leases are read whole each time, more a part now and then
 const PART = 500;
+const PART_MS = 5000;
 
 export class Live {
   #api;
@@ -27,6 +28,7 @@ export class Live {
   #timers = new Set();
   #recalled = false;
   #historyAt = 0;
+  #partAt = 0;
   #cursor = null; // of the reading under way
   #reading = null;
   #round = 0; // a start, a loss: what was asked for before it no longer counts
@@ -178,7 +180,7 @@ export class Live {
   }
 
   // How far each stream has come is on the pages alone, and they mend what events did not say. Of
-  // many leases those that are looked at come first, and all within a minute or so.
+  // many leases those that are looked at are read each time, and ten thousand within two minutes.
   async #readLeases() {
     const round = this.#round;
     const few = this.#store.leases.size <= FEW;
@@ -187,11 +189,14 @@ export class Live {
       const { leases, at } = await this.#leases(`ids=${ids.map(encodeURIComponent).join(",")}`);
       if (round === this.#round) this.#store.refresh(leases, at);
     }
-    await this.#readPart(few ? PAGE : PART);
+    const due = this.#clock.now() - this.#partAt >= PART_MS;
+    if (few) await this.#readPart(PAGE);
+    else if (due) await this.#readPart(PART);
   }
 
   async #readPart(limit) {
     const round = this.#round;
+    this.#partAt = this.#clock.now();
     if (this.#reading === null) {
       this.#cursor = null;
       this.#reading = this.#store.read();

@@ -53,11 +53,10 @@ class NodeCard {
   show(node) {
     setText(this.name, node.name);
     setAttribute(this.element, "data-state", node.silent ? "silent" : "up");
-    const silent = node.silent_s === null || node.silent_s === undefined
-      ? text("node.silent")
-      : text("node.silentFor", format.duration(node.silent_s));
-    setText(this.chip, node.silent ? silent : text("node.up"));
-    this.chip.classList.toggle("urgent", Boolean(node.silent));
+    const silent = node.silent && Boolean(node.agent);
+    const told = silent ? text("node.silentFor", format.duration(node.silent_s)) : text(node.agent ? "node.up" : "node.noAgent");
+    setText(this.chip, told);
+    this.chip.classList.toggle("urgent", silent);
     this.leak.hidden = !node.memory?.leak_suspected;
     setText(this.leak, text("node.leak"));
     this.#memory(node);

@@ -98,7 +98,7 @@ export class TotalsView {
     const { pools, nodes, points } = this.#store;
     const backends = pools.flatMap((pool) => pool.backends);
     const sum = (field) => backends.reduce((total, backend) => total + backend[field], 0);
-    const silent = nodes.filter((node) => node.silent).length;
+    const silent = nodes.filter((node) => node.silent && node.agent).length;
     const waiting = pools.reduce((total, pool) => total + pool.waiting, 0);
     const of = (limit) => text("of", format.number(limit));
     this.#say("streams", format.number(sum("streams")), of(sum("max_streams")));

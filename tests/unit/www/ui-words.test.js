@@ -67,8 +67,9 @@ test("the urgent comes before what is only worth knowing", () => {
   const store = {
     fault: { code: "journal", detail: "disk full" },
     nodes: [
-      { name: "n1", silent: true, memory: null },
-      { name: "n2", silent: false, memory: { state: "full", used_bytes: 93, limit_bytes: 100, leak_suspected: true } },
+      { name: "n0", silent: true, agent: null, memory: null },
+      { name: "n1", silent: true, agent: {}, memory: null },
+      { name: "n2", silent: false, agent: {}, memory: { state: "full", used_bytes: 93, limit_bytes: 100, leak_suspected: true } },
     ],
     pools: [
       { name: "p", backends: [backend({ max_streams: 10 }), backend({ name: "gpu-1", state: "draining", streams: 3 })] },
@@ -80,7 +81,7 @@ test("the urgent comes before what is only worth knowing", () => {
   const told = attention(store, 300_000).map(({ level, name }) => `${level} ${name.replace("attention.", "")}`);
   assert.deepEqual(told, [
     "urgent fault", "urgent silent", "urgent memoryFull", "urgent leak", "urgent closed",
-    "note saturated", "note overStreams", "note draining", "note quiet",
+    "note noAgent", "note saturated", "note overStreams", "note draining", "note quiet",
   ]);
   const calm = { fault: null, nodes: [], pools: [{ name: "p", backends: [backend()] }], alarms: new Map(), leases: new Map() };
   assert.deepEqual(attention(calm, 0), []);
