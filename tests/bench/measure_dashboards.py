@@ -35,9 +35,7 @@ def measure(bed: Bed, sizes: Sizes, say: Say) -> list[Row]:
             rates[watched].append(load.good / load.seconds)
             costs[watched].append(spent / load.good * 1e6)
     return [
-        Row(
-            f"short streams, {DASHBOARDS} dashboards beside none", "/s", *_both(rates), added=False
-        ),
+        Row(f"short streams, {DASHBOARDS} dashboards open", "/s", *_both(rates), added=False),
         Row(f"CPU per short stream, {DASHBOARDS} dashboards open", "us", *_both(costs)),
     ]
 
