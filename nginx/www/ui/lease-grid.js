@@ -107,7 +107,7 @@ export class LeaseGrid {
       row.show(lease, { now, mayCut, active: lease.id === this.#active });
       if (lease.id === this.#active) active = row.element.id;
     }
-    for (const row of this.#spare) row.element.hidden = true;
+    for (const row of this.#spare) row.rest();
     if (active) setAttribute(this.#root, "aria-activedescendant", active);
     else this.#root.removeAttribute("aria-activedescendant");
   }

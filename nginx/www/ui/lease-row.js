@@ -49,6 +49,13 @@ export class LeaseRow {
     this.element.classList.toggle("odd", index % 2 === 1);
   }
 
+  // It shows nothing, until it is moved again.
+  rest() {
+    this.lease = null;
+    this.element.hidden = true;
+    setAttribute(this.element, "aria-selected", "false");
+  }
+
   show(lease, { now, active, mayCut }) {
     this.lease = lease;
     setText(this.id, shortId(lease.id));
