@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run setup test check bench chaos clean
+.PHONY: run setup test check bench chaos ansible-test clean
 
 run: setup
 	$(BIN)/weir up --simulate
@@ -33,6 +33,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	luacheck --quiet lua
+	cd ansible && ../$(BIN)/ansible-lint --offline --quiet
 	$(BIN)/pytest -q tests/unit/test_render.py  # what is rendered passes `nginx -t`
 
 bench: setup
@@ -43,6 +44,10 @@ SEEDS := 1 2 3
 DURATION := 5m
 chaos: setup
 	$(BIN)/python -m tests.chaos $(SEEDS:%=--seed %) --duration $(DURATION)
+
+# The playbook on machines of its own, with what takes too long for `make test`. As root.
+ansible-test: setup
+	WEIR_ANSIBLE=all $(BIN)/pytest tests/ansible
 
 clean:
 	rm -rf $(VENV) var build bench-results *.egg-info

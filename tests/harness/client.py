@@ -39,12 +39,18 @@ class Response:
 class Client:
     """One connection. ``receive_buffer`` bounds what the kernel takes unread."""
 
-    def __init__(self, port: int, timeout_s: float = 10.0, receive_buffer: int = 0) -> None:
+    def __init__(
+        self,
+        port: int,
+        timeout_s: float = 10.0,
+        receive_buffer: int = 0,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(timeout_s)
-        self.socket.connect(("127.0.0.1", port))
+        self.socket.connect((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
 

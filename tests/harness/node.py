@@ -39,9 +39,9 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = 5.0, every_s: floa
 class Engine:
     """One ``weir simulate``."""
 
-    def __init__(self, *options: str) -> None:
+    def __init__(self, *options: str, host: str = "127.0.0.1") -> None:
         self.process = subprocess.Popen(
-            [*WEIR, "simulate", "--listen", "127.0.0.1:0", *options],
+            [*WEIR, "simulate", "--listen", f"{host}:0", *options],
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -2,10 +2,11 @@
 # On the controller: one archive of Weir's wheel and those of all it needs, so that nodes need no
 # package index. Built from the checkout, once for each state of it; or packed from a folder of
 # wheels that was made elsewhere. Prints `ID ARCHIVE built|there`; the id changes with the content.
-# Usage: wheelhouse.sh PYTHON CHECKOUT BUILD-FOLDER [WHEELS]
+# Usage: wheelhouse.sh PYTHON CHECKOUT BUILD-FOLDER EXTRAS [WHEELS]
 set -euf
-python=$1 checkout=$2 folder=$3 wheels=${4:-}
-sources="control lua nginx setup.cfg pyproject.toml README.md LICENSE"
+python=$1 checkout=$2 folder=$3 extras=$4 wheels=${5:-}
+sources="control lua nginx setup.cfg pyproject.toml"
+beside="README.md LICENSE"  # in the wheel, and of no consequence
 
 digest() { # digest FOLDER NAME...: of all files below, whatever their times
     (
@@ -24,7 +25,7 @@ if [ -n "$wheels" ]; then
     id=$(digest "$wheels" .)
 else
     # shellcheck disable=SC2086 # words
-    id=$(digest "$checkout" $sources)
+    id=$(digest "$checkout" $sources)${extras:+-$(echo "$extras" | tr , -)}
 fi
 archive=$folder/$id.tar
 if [ -e "$archive" ]; then
@@ -38,10 +39,10 @@ if [ -z "$wheels" ]; then
     # A copy: a build in place would take up what earlier ones have left there.
     mkdir "$scratch/weir"
     # shellcheck disable=SC2086
-    tar -C "$checkout" -cf - $sources | tar -C "$scratch/weir" -xf -
+    tar -C "$checkout" -cf - $sources $beside | tar -C "$scratch/weir" -xf -
     wheels=$scratch/wheels
     "$python" -m pip wheel --quiet --disable-pip-version-check --no-input \
-        --wheel-dir "$wheels" "$scratch/weir"
+        --wheel-dir "$wheels" "$scratch/weir${extras:+[$extras]}"
 fi
 tar -C "$wheels" -cf "$archive.part" .
 mv "$archive.part" "$archive"
