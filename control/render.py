@@ -13,7 +13,7 @@ import resource
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -141,9 +141,24 @@ def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> d
             {"path": r.path, "pool": pools[r.pool], "heartbeat": r.heartbeat is not None}
             for r in config.routes
         ],
+        "secrets": _secrets(config),
         "lua_config": _lua_config(config),
         "trusted": _trusted(config),
     }
+
+
+def _secrets(config: Config) -> list[Path]:
+    """Certificates, keys and the token that nginx's master reads."""
+    own = config.admission if config.is_apart else None
+    files = [
+        config.tls and config.tls.certificate,
+        config.tls and config.tls.key,
+        own and own.ca,
+        own and own.certificate,
+        own and own.key,
+        own and own.token and own.token.file,
+    ]
+    return [file for file in files if file]
 
 
 def worker_count(config: Config) -> int:
@@ -170,20 +185,20 @@ def _write(folder: Path, values: Mapping[str, Any]) -> str:
         (folder / template.name.removesuffix(".j2")).write_text(text)
     lua_config = json.dumps(values["lua_config"], ensure_ascii=False, indent=2)
     (folder / "weir.json").write_text(lua_config)
-    stamp = _stamp(folder, values["tls"])
+    stamp = _stamp(folder, values["secrets"])
     (folder / STAMP).write_text(f'# What this nginx has loaded.\nreturn 200 "{stamp}";\n')
     return stamp
 
 
-def _stamp(folder: Path, tls: Mapping[str, Path] | None) -> str:
-    """12 hex digits that change with any rendered file, Weir's Lua and the certificate."""
-    certificate = tls["certificate"] if tls else None
-    # One that cannot be read is for `nginx -t` to tell of.
-    readable = certificate is not None and os.access(certificate, os.R_OK)
-    digest = hashlib.sha256(certificate.read_bytes() if certificate and readable else b"")
-    for file in [*sorted(folder.iterdir()), *sorted((LUA / "weir").glob("*.lua"))]:
-        if file.name != STAMP:
-            digest.update(f"{file.name}\0{file.read_text()}\0".encode())
+def _stamp(folder: Path, secrets: Sequence[Path]) -> str:
+    """12 hex digits that change with any rendered file, with Weir's Lua, and with certificates
+    and tokens that are exchanged under their names."""
+    rendered = (file for file in sorted(folder.iterdir()) if file.name != STAMP)
+    digest = hashlib.sha256()
+    for file in [*rendered, *sorted((LUA / "weir").glob("*.lua")), *secrets]:
+        # One that cannot be read is for `nginx -t` to tell of.
+        content = file.read_bytes() if os.access(file, os.R_OK) else b""
+        digest.update(b"%s\0%d\0%s" % (file.name.encode(), len(content), content))
     return digest.hexdigest()[:12]
 
 

@@ -145,7 +145,7 @@ def test_a_release_with_a_broken_template_stops_before_anything_that_runs(
     with Client(8080, timeout_s=30, host=fleet.machine.address) as client:
         assert client.post(chat_body(20_000, gap_ms=200), headers=QA).head().status == 200
         before = [fleet.pid(f"weir-{part}") for part in PARTS]
-        wheels = unpacked(tmp_path / "broken")
+        wheels, sound = unpacked(tmp_path / "broken"), unpacked(tmp_path / "sound")
         patch(wheels, "share/weir/nginx/basics.conf.j2", b"\n{{ no_such_variable }}\n")
         play = fleet.site.play("--limit", "gpu-1", weir_wheelhouse=str(wheels))
         assert play.code != 0 and "no_such_variable" in play.said, play.said
@@ -153,9 +153,8 @@ def test_a_release_with_a_broken_template_stops_before_anything_that_runs(
         assert fleet.serves(8080)
 
         # The next one is sound: service and agent are replaced, nginx is not, no stream is cut.
-        wheels = unpacked(tmp_path / "sound")
-        patch(wheels, "share/weir/nginx/basics.conf.j2", b"\n# another\n")
-        play = fleet.site.play("--limit", "gpu-1", weir_wheelhouse=str(wheels))
+        patch(sound, "share/weir/nginx/basics.conf.j2", b"\n# another\n")
+        play = fleet.site.play("--limit", "gpu-1", weir_wheelhouse=str(sound))
         assert play.code == 0, play.said
         after = [fleet.pid(f"weir-{part}") for part in PARTS]
         assert [one == other for one, other in zip(before, after, strict=True)] == [

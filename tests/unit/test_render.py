@@ -372,6 +372,14 @@ def test_the_stamp_names_all_that_nginx_loads(
     assert first.stamp in (first.conf.parent / "stamp.conf").read_text()
     second = render(config(tmp_path, nginx={"max_body": "21m"}), nginx)
     assert second.changed and second.stamp != first.stamp
+    token = tmp_path / "token"
+    token.write_text("one")
+    place = {"url": "http://127.0.0.1:18443", "token": {"file": str(token)}}
+    apart = config(tmp_path, admission=place)
+    third = render(apart, nginx)
+    token.write_text("two")
+    fourth = render(apart, nginx)
+    assert len({third.stamp, fourth.stamp}) == 2
     lua = tmp_path / "lua"
     shutil.copytree(LUA, lua)
     (lua / "weir/clock.lua").open("a").write("-- another\n")
