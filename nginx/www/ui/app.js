@@ -17,9 +17,9 @@ import { AttentionView, TotalsView } from "./overview.js";
 import { PoolsView } from "./pools-view.js";
 import { askCut, askState, showLease } from "./questions.js";
 import { RecentView } from "./recent-view.js";
-import { COLUMNS } from "./selection.js";
 import { Store } from "./store.js";
 import { format, language, speak, text } from "./texts.js";
+import { TableControls } from "./table-controls.js";
 import { currentTheme, nextTheme } from "./theme.js";
 import { TokenForm } from "./token-form.js";
 
@@ -46,6 +46,7 @@ const grid = new LeaseGrid(find("grid"), store, clock, {
   sorted: () => frames.mark("controls"),
   moved: () => frames.mark("window"),
 });
+const controls = new TableControls(grid, store, () => frames.mark("controls"));
 const attentionView = new AttentionView(find("attention-list"), find("announced"), store, clock, lead);
 const totals = new TotalsView(find("totals"), store);
 const pools = new PoolsView(find("pools"), store, {
@@ -55,21 +56,21 @@ const pools = new PoolsView(find("pools"), store, {
 });
 const charts = new ChartsView(find("charts"), store);
 const nodes = new NodesView(find("nodes"), store);
-const recent = new RecentView(find("recent"), find("recent-which"), store, () => frames.mark("recent"));
+const recent = new RecentView(find("recent"), find("recent-which"), store, () => frames.mark("news"));
 
 frames.on(["who", "link"], showLink);
-frames.on(["pools", "nodes", "alarms", "fault", "second"], () => attentionView.show());
+frames.on(["pools", "nodes", "news", "fault", "second"], () => attentionView.show());
 frames.on(["pools", "nodes", "history"], () => totals.show());
 frames.on(["pools", "who", "history"], () => pools.show());
 frames.on(["history"], () => charts.show());
 frames.on(["nodes", "config"], () => nodes.show());
-frames.on(["recent"], () => recent.show());
+frames.on(["news"], () => recent.show());
 frames.on(["leases", "who"], () => {
   grid.show();
-  showControls();
+  controls.show();
 });
 frames.on(["window", "second"], () => grid.move());
-frames.on(["pools", "controls"], showControls);
+frames.on(["pools", "controls"], () => controls.show());
 setInterval(() => frames.mark("second"), 1000);
 
 function linked(state, detail) {
@@ -96,53 +97,12 @@ function showLink() {
   find("leave").hidden = !api.hasToken || link.state === "token";
 }
 
-// -- the table's controls ------------------------------------------------------------------------
-
-function options(select, values, words) {
-  const now = values.map((value) => `${value} ${words(value)}`).join();
-  if (select.dataset.now === now) return;
-  select.dataset.now = now;
-  const chosen = select.value;
-  select.replaceChildren(...values.map((value) => Object.assign(make("option", "", null, words(value)), { value })));
-  select.value = values.includes(chosen) ? chosen : values[0];
-}
-
-function showControls() {
-  const { words, pool, state, by, down } = grid.asked;
-  options(find("pool"), ["", ...store.pools.map(({ name }) => name)], (name) => name || text("allPools"));
-  options(find("state"), ["", "active", "draining"], (name) => text(name ? `state.name.${name}` : "allStates"));
-  const orders = COLUMNS.flatMap((column) => [`${column} down`, `${column} up`]);
-  options(find("sort"), orders, (order) => {
-    const [column, way] = order.split(" ");
-    return `${text(`col.${column}`)} ${way === "down" ? "↓" : "↑"}`;
-  });
-  for (const [id, value] of [["words", words], ["pool", pool], ["state", state], ["sort", `${by} ${down ? "down" : "up"}`]]) {
-    if (find(id).value !== value) find(id).value = value;
-  }
-  const [shown, all] = [grid.order.length, store.leases.size];
-  const counts = [shown, all].map((count) => format.number(count));
-  setText(find("count"), shown === all ? text("count.all", counts[1]) : text("count.some", ...counts));
-}
-
-function ask(change) {
-  grid.ask(change);
-  frames.mark("controls");
-}
-
 // Shows the streams that something tells of.
 function lead({ words = "", sort }) {
-  ask({ words, pool: "", state: "", ...(sort && { by: sort, down: true }) });
+  controls.ask({ words, pool: "", state: "", ...(sort && { by: sort, down: true }) });
   find("leases").scrollIntoView({ block: "start" });
   find("grid").focus({ preventScroll: true });
 }
-
-find("words").addEventListener("input", ({ target }) => ask({ words: target.value }));
-find("pool").addEventListener("change", ({ target }) => ask({ pool: target.value }));
-find("state").addEventListener("change", ({ target }) => ask({ state: target.value }));
-find("sort").addEventListener("change", ({ target }) => {
-  const [by, way] = target.value.split(" ");
-  ask({ by, down: way === "down" });
-});
 
 // -- acts ----------------------------------------------------------------------------------------
 
@@ -219,7 +179,7 @@ find("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches?.("input, select, textarea");
   if (event.key === "Escape" && event.target === find("words")) {
-    ask({ words: "" });
+    controls.ask({ words: "" });
     find("grid").focus();
   }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;

@@ -7,7 +7,7 @@ export function attention(store, now) {
   const found = [
     ...ofService(store.fault),
     ...ofNodes(store.nodes),
-    ...ofPools(store.pools, store.alarms),
+    ...ofPools(store.pools, store.news.alarms),
     ...ofLeases(store.leases, now),
   ];
   return found.sort((one, other) => (other.level === "urgent") - (one.level === "urgent"));

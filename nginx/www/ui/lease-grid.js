@@ -35,7 +35,7 @@ export class LeaseGrid {
     root.setAttribute("role", "grid");
     root.tabIndex = 0;
     this.box = make("div", "box", root);
-    this.box.setAttribute("role", "presentation");
+    this.box.setAttribute("role", "rowgroup");
     this.box.tabIndex = -1;
     const head = make("div", "row head", this.box);
     head.setAttribute("role", "row");
@@ -44,10 +44,10 @@ export class LeaseGrid {
     this.acts = make("div", "cell col-act", head);
     this.acts.setAttribute("role", "columnheader");
     this.space = make("div", "space", this.box);
-    this.space.setAttribute("role", "rowgroup");
+    this.space.setAttribute("role", "presentation");
     this.head = head;
-    this.none = make("div", "none", root);
-    this.hint = make("p", "hint soft", root);
+    this.none = make("p", "none", root.parentElement);
+    this.hint = make("p", "hint soft", root.parentElement);
     this.hint.id = "grid-hint";
     root.setAttribute("aria-describedby", this.hint.id);
     root.setAttribute("aria-labelledby", "leases-title");

@@ -60,7 +60,7 @@ export class LeaseRow {
     this.lease = lease;
     setText(this.id, shortId(lease.id));
     setAttribute(this.id, "title", lease.id);
-    setAttribute(this.id, "aria-label", text("copy", lease.id));
+    setAttribute(this.id, "aria-label", text("copy", shortId(lease.id)));
     setText(this.place, `${lease.pool}/${lease.backend}`);
     setText(this.scene, lease.scene);
     setText(this.tokens, format.number(lease.tokens));

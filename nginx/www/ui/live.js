@@ -5,6 +5,7 @@
 
 import { ApiError } from "./api.js";
 import { Feed } from "./feed.js";
+import { Polls } from "./polls.js";
 import { recall } from "./recall.js";
 
 const PAGE = 1000;
@@ -25,7 +26,7 @@ export class Live {
   #seen;
   #feed;
   #held = null; // events that wait for the pages
-  #timers = new Set();
+  #polls = new Polls((error) => this.#refused(error));
   #recalled = false;
   #historyAt = 0;
   #partAt = 0;
@@ -141,10 +142,14 @@ export class Live {
     return true;
   }
 
+  #refused(error) {
+    this.stop();
+    this.#tell("token", error);
+  }
+
   #rest() {
     this.#round += 1;
-    for (const timer of this.#timers) clearInterval(timer);
-    this.#timers.clear();
+    this.#polls.stop();
     this.#held = null;
     this.#reading = null;
   }
@@ -152,11 +157,11 @@ export class Live {
   #readNowAndThen() {
     // The file's settings tell where a node's marks are; a service that says less is no fault.
     this.#api.read("v1/config").then((config) => this.#store.set("config", config), () => {});
-    this.#every(POOLS_MS, async () => this.#store.set("pools", (await this.#api.read("v1/pools")).pools));
-    this.#every(NODES_MS, async () => this.#store.set("nodes", (await this.#api.read("v1/nodes")).nodes));
-    this.#every(READY_MS, () => this.#readReady());
-    this.#every(HISTORY_MS, () => this.#readHistory());
-    this.#every(LEASES_MS, () => this.#readLeases());
+    this.#polls.every(POOLS_MS, async () => this.#store.set("pools", (await this.#api.read("v1/pools")).pools));
+    this.#polls.every(NODES_MS, async () => this.#store.set("nodes", (await this.#api.read("v1/nodes")).nodes));
+    this.#polls.every(READY_MS, () => this.#readReady());
+    this.#polls.every(HISTORY_MS, () => this.#readHistory());
+    this.#polls.every(LEASES_MS, () => this.#readLeases());
   }
 
   // The minutes since it was read last, of a tab that was not looked at for a while too.
@@ -187,7 +192,8 @@ export class Live {
     const ids = few ? [] : this.#seen();
     if (ids.length > 0) {
       const { leases, at } = await this.#leases(`ids=${ids.map(encodeURIComponent).join(",")}`);
-      if (round === this.#round) this.#store.refresh(leases, at);
+      if (round !== this.#round) return;
+      this.#store.refresh(leases, at);
     }
     const due = this.#clock.now() - this.#partAt >= PART_MS;
     if (few) await this.#readPart(PAGE);
@@ -208,27 +214,5 @@ export class Live {
     if (page.next !== null) return;
     this.#reading.finish();
     this.#reading = null;
-  }
-
-  // Not while nobody looks, nor while the answer before is still to come.
-  #every(ms, act) {
-    let busy = false;
-    const round = this.#round;
-    const timer = setInterval(async () => {
-      if (busy || globalThis.document?.hidden) return;
-      busy = true;
-      try {
-        await act();
-      } catch (error) {
-        // The stream of events tells when the service is away; a token's end only this does.
-        if (error?.status === 401 && round === this.#round) {
-          this.stop();
-          this.#tell("token", error);
-        } else if (!(error instanceof ApiError)) throw error;
-      } finally {
-        busy = false;
-      }
-    }, ms);
-    this.#timers.add(timer);
   }
 }

@@ -23,7 +23,7 @@ export class RecentView {
 
   show() {
     for (const option of this.#which.options) setText(option, text(`recent.${option.value}`));
-    const events = this.#which.value === "all" ? this.#store.all : this.#store.recent;
+    const events = this.#which.value === "all" ? this.#store.news.all : this.#store.news.recent;
     const items = events.slice(0, SHOWN).map((event) => {
       const item = make("li");
       make("time", "soft", item, format.time(event.data.at));

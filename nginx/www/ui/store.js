@@ -3,12 +3,11 @@
 // Events are the quick way and pages the sure one. A lease that has ended stays known for a while,
 // so that a page which was written before its end does not bring it back.
 
+import { News } from "./news.js";
+
 const ENDED_KEPT_MS = 30_000;
 const FLOWING_S = 2;
-const KEPT = 200; // recent events
-const NEAR = 8; // as far back refusals are gathered
 const MINUTES = 60;
-const QUIET_ENDS = new Set(["completed", "client_abort"]);
 const RANK = { read: 0, operate: 1, admin: 2 };
 const NEEDED = { cut: "operate", state: "operate", limits: "admin" };
 
@@ -20,9 +19,7 @@ export class Store {
   fault = null; // { code, detail }: why the service grants nothing
   leases = new Map(); // id -> lease; `since` and `quietSince` by our clock, in ms
   points = []; // minutes, oldest first
-  recent = []; // events that matter, newest first
-  all = []; // the same with all grants and ends
-  alarms = new Map(); // "pool/alarm" -> the event that raised it
+  news = new News();
 
   #clock;
   #changed;
@@ -31,7 +28,7 @@ export class Store {
   #endings = new Map(); // id -> who wants to be told
   #reading = 0;
 
-  // changed(part): one of those that can be set, "leases", "history", "recent" or "alarms".
+  // changed(part): one of those that can be set, "leases", "history" or "news".
   constructor(clock, changed) {
     this.#clock = clock;
     this.#changed = changed;
@@ -108,7 +105,8 @@ export class Store {
     if (id <= this.#lastId) return false;
     this.#lastId = id;
     this.#clock.heard(data.at);
-    this.#note({ id, kind, data });
+    this.news.note({ id, kind, data });
+    this.#changed("news");
     switch (kind) {
       case "granted":
         this.#ended.delete(data.id);
@@ -142,61 +140,27 @@ export class Store {
         const node = this.nodes.find((each) => each.name === data.node);
         if (node) node.silent = data.state === "silent";
         this.#changed("nodes");
-        break;
       }
-      case "alarm":
-        this.#alarm(data);
-        this.#changed("alarms");
     }
     return true;
   }
 
-  // Events of before the first that was applied: they are told, and those alarms stand that were
-  // not cleared since.
+  // Events of before the first that was applied.
   recall(events) {
-    const first = this.all.at(-1)?.id ?? Infinity;
-    const before = events.filter(({ id }) => id < first);
-    const since = this.recent.filter(({ kind }) => kind === "alarm").reverse();
-    for (const { data } of [...before.filter(({ kind }) => kind === "alarm"), ...since]) this.#alarm(data);
-    const live = this.recent;
-    this.recent = [];
-    for (const event of [...before, ...live.reverse()]) this.#tell(event);
-    this.all = [...this.all, ...before.reverse()].slice(0, KEPT);
-    this.#changed("alarms");
-    this.#changed("recent");
+    this.news.recall(events);
+    this.#changed("news");
   }
 
-  // Events were missed: what only events tell is not known any more.
+  // Events were missed.
   forget() {
-    this.alarms.clear();
-    this.#changed("alarms");
+    this.news.forget();
+    this.#changed("news");
   }
 
   // Calls back once, with what the service says of the lease's end. Returns what undoes it.
   whenEnded(id, callback) {
     this.#endings.set(id, callback);
     return () => this.#endings.delete(id);
-  }
-
-  #tell(event) {
-    keep(this.recent, event.kind === "refused" ? this.#withAlike(event) : event);
-  }
-
-  // One refusal for many alike, so that they do not hide what else happened.
-  #withAlike(event) {
-    const { at, pool, reason, count = 1 } = event.data;
-    const alike = this.recent.slice(0, NEAR).findIndex(
-      ({ kind, data }) => kind === "refused" && data.pool === pool && data.reason === reason && at - data.at < 60,
-    );
-    if (alike < 0) return event;
-    const [before] = this.recent.splice(alike, 1);
-    return { ...event, data: { ...event.data, count: count + (before.data.count ?? 1) } };
-  }
-
-  #alarm(data) {
-    const name = `${data.node ?? data.pool ?? ""}/${data.alarm}`;
-    if (data.state === "raised") this.alarms.set(name, data);
-    else this.alarms.delete(name);
   }
 
   #end(data) {
@@ -211,26 +175,10 @@ export class Store {
     this.#endings.delete(data.id);
     this.#changed("leases");
   }
-
-  #note(event) {
-    keep(this.all, event);
-    if (matters(event)) this.#tell(event);
-    this.#changed("recent");
-  }
 }
 
 // For how many seconds, as far as anybody knows. A stream that flowed when its gateway last said,
 // some seconds ago, is taken to flow.
 function silent({ idle_s, reported_s }) {
   return idle_s < FLOWING_S ? idle_s : idle_s + reported_s;
-}
-
-function matters({ kind, data }) {
-  if (kind === "granted" || kind === "draining") return false;
-  return kind !== "ended" || !QUIET_ENDS.has(data.verdict);
-}
-
-function keep(list, event) {
-  list.unshift(event);
-  if (list.length > KEPT) list.pop();
 }

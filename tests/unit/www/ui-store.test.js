@@ -107,9 +107,9 @@ test("recent events are bounded, and quiet ends and grants are none that matter"
     tell("granted", granted(`l${n}`));
     tell("ended", { id: `l${n}`, verdict: n % 2 ? "completed" : "timeout", age_s: 1, tokens: 1 });
   }
-  assert.deepEqual([store.all.length, store.recent.length, store.leases.size], [200, 200, 0]);
-  assert.ok(store.recent.every(({ data }) => data.verdict === "timeout"));
-  assert.ok(store.recent[0].id > store.recent[1].id);
+  assert.deepEqual([store.news.all.length, store.news.recent.length, store.leases.size], [200, 200, 0]);
+  assert.ok(store.news.recent.every(({ data }) => data.verdict === "timeout"));
+  assert.ok(store.news.recent[0].id > store.news.recent[1].id);
 });
 
 test("refusals that are alike are told as one, and hide nothing else", () => {
@@ -120,10 +120,10 @@ test("refusals that are alike are told as one, and hide nothing else", () => {
     tell("refused", { pool: "q", reason: "no_backend" });
   }
   assert.deepEqual(
-    store.recent.map(({ kind, data }) => [kind, data.pool, data.count]),
+    store.news.recent.map(({ kind, data }) => [kind, data.pool, data.count]),
     [["refused", "q", 300], ["refused", "p", 339], ["node", undefined, undefined]],
   );
-  assert.equal(store.all.length, 200);
+  assert.equal(store.news.all.length, 200);
 });
 
 test("alarms stand until they are cleared, also those of before the page", () => {
@@ -131,10 +131,10 @@ test("alarms stand until they are cleared, also those of before the page", () =>
   const alarm = (id, name, state) => ({ id, kind: "alarm", data: { at: 1, pool: "p", alarm: name, state } });
   tell("alarm", { pool: "p", alarm: "saturated", state: "cleared" });
   store.recall([alarm(1, "saturated", "raised"), alarm(2, "other", "raised"), alarm(3, "third", "raised"), alarm(4, "third", "cleared")]);
-  assert.deepEqual([...store.alarms.keys()], ["p/other"]);
-  assert.deepEqual(store.recent.map(({ id }) => id), [101, 4, 3, 2, 1]);
+  assert.deepEqual([...store.news.alarms.keys()], ["p/other"]);
+  assert.deepEqual(store.news.recent.map(({ id }) => id), [101, 4, 3, 2, 1]);
   store.forget();
-  assert.equal(store.alarms.size, 0);
+  assert.equal(store.news.alarms.size, 0);
 });
 
 test("who waits for an end is told once", () => {

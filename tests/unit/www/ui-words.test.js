@@ -75,7 +75,7 @@ test("the urgent comes before what is only worth knowing", () => {
       { name: "p", backends: [backend({ max_streams: 10 }), backend({ name: "gpu-1", state: "draining", streams: 3 })] },
       { name: "q", backends: [backend({ state: "disabled" })] },
     ],
-    alarms: new Map(),
+    news: { alarms: new Map() },
     leases: new Map([["a", { state: "active", quietSince: 0 }], ["b", { state: "active", quietSince: null }]]),
   };
   const told = attention(store, 300_000).map(({ level, name }) => `${level} ${name.replace("attention.", "")}`);
@@ -83,7 +83,7 @@ test("the urgent comes before what is only worth knowing", () => {
     "urgent fault", "urgent silent", "urgent memoryFull", "urgent leak", "urgent closed",
     "note noAgent", "note saturated", "note overStreams", "note draining", "note quiet",
   ]);
-  const calm = { fault: null, nodes: [], pools: [{ name: "p", backends: [backend()] }], alarms: new Map(), leases: new Map() };
+  const calm = { fault: null, nodes: [], pools: [{ name: "p", backends: [backend()] }], news: { alarms: new Map() }, leases: new Map() };
   assert.deepEqual(attention(calm, 0), []);
 });
 
