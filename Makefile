@@ -22,9 +22,9 @@ $(VENV)/installed: setup.cfg pyproject.toml .ci/packages .ci/prometheus
 	@sh .ci/prometheus $(VENV)
 	@touch $@
 
-# One more than there are cores: most tests wait for something. A module's tests share a node.
+# One more than there are cores: most tests wait for something. A file's tests share a node.
 test: setup
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadscope
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.harness.client import Client, chat_body, error_of
-from tests.harness.node import Engine, Node, free_port, wait_for
+from tests.harness.node import AT_ONCE_S, Engine, Node, free_port, wait_for
 
 JSON = {"Accept": "application/json"}
 
@@ -131,7 +131,7 @@ def test_streams_that_moved_are_counted_where_they_run_and_end_with_their_client
     assert backends == {"gpu-0": 0, "gpu-1": 1}
     left = client.fin()
     ended = wait_for(lambda: engine.ended("moved"))[0]
-    assert ended["how"] == "aborted" and ended["at"] - left < 0.03
+    assert ended["how"] == "aborted" and ended["at"] - left < AT_ONCE_S
     node.settled(1)
 
 

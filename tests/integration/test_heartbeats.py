@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.client import CHAT, Client, chat_body, error_of, events_in
 from tests.harness.h2client import H2Client
-from tests.harness.node import Engine, Node, wait_for
+from tests.harness.node import AT_ONCE_S, Engine, Node, wait_for
 from tests.harness.scripted import DONE, HEAD, LAST, Scripted, chunk
 
 DIRECT = "/direct"
@@ -240,7 +240,7 @@ def test_the_engine_is_told_at_once_when_the_client_leaves_in_a_stall(
     wait_for(lambda: node.in_use()[0] == 1)
     time.sleep(settle_s)
     at = client.cancel() if http == 2 else client.fin()
-    left_within(engine, at, 0.05)
+    left_within(engine, at, AT_ONCE_S)
     node.settled(1)
     if http == 2:
         client.close()
@@ -259,7 +259,7 @@ def test_a_client_that_leaves_while_its_body_is_unread_is_noticed(beats: Play, s
     wait_for(lambda: node.in_use()[0] == 1)
     time.sleep(0.3)
     at = client.fin()
-    left_within(engine, at, 0.05) if sent < 10_000 else node.settled(1)
+    left_within(engine, at, AT_ONCE_S) if sent < 10_000 else node.settled(1)
     node.settled(1)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.harness.client import Client, chat_body
-from tests.harness.node import Engine, Node, reload, wait_for
+from tests.harness.node import AT_ONCE_S, Engine, Node, reload, wait_for
 
 
 def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
@@ -158,7 +158,7 @@ def test_an_abort_of_an_old_workers_stream_is_told(
     reload(node)
     left = client.fin()
     ended = wait_for(lambda: engine.ended("old"))[0]
-    assert ended["how"] == "aborted" and ended["at"] - left < 0.05
+    assert ended["how"] == "aborted" and ended["at"] - left < AT_ONCE_S
     node.settled(1)
 
 

@@ -182,16 +182,22 @@ def test_twenty_stalled_clients_cost_no_memory_that_grows_and_block_the_engine(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node], count: int
 ) -> None:
     engine = start_engine("--kv-tokens", "10000000")
-    node = start_node([engine.url], pool={"stall": "4s"}, limits={"max_tokens": 10_000_000})
+    node = start_node([engine.url], pool={"stall": "5s"}, limits={"max_tokens": 10_000_000})
     clients = [stalled(node, 1, f"s{n}") for n in range(count)]
     wait_for(lambda: node.in_use()[0] == count)
-    time.sleep(1)
+
+    def is_blocked() -> bool:
+        sent = engine.stats()["bytes_sent"]
+        time.sleep(0.3)
+        return engine.stats()["bytes_sent"] - sent < 2_000
+
+    wait_for(is_blocked)
 
     def memory() -> int:
         return sum(psutil.Process(p).memory_full_info().uss for p in node.workers("nginx"))
 
     before, sent = memory(), engine.stats()["bytes_sent"]
-    time.sleep(1.5)
+    time.sleep(1)
     assert memory() - before < 1 << 20
     assert engine.stats()["bytes_sent"] - sent < 2_000, "the engine is blocked"
     node.settled(10)

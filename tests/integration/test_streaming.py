@@ -2,16 +2,18 @@
 
 import json
 import time
+from statistics import median
 
 import pytest
 import requests
 
 from tests.harness.client import Client, chat_body, events_in
 from tests.harness.h2client import H2Client
-from tests.harness.node import Engine, Node, wait_for
+from tests.harness.node import AT_ONCE_S, Engine, Node, wait_for
 
 LATEST_S = 0.05
-"""An event is at the client within so long of the engine's sending it."""
+"""An event is at the client within so long of the engine's sending it; one of them may meet a
+machine that is busy with other tests. What is gathered anywhere comes late more often than not."""
 
 
 def lateness(event: bytes | str) -> float:
@@ -35,7 +37,7 @@ def test_each_event_arrives_as_it_is_sent(node: Node, headers: dict[str, str]) -
     with Client(node.port) as client:
         assert client.post(chat_body(6, gap_ms=60), headers=headers).head().status == 200
         late = [lateness(client.events(1)[0]) for _ in range(6)]
-    assert max(late) < LATEST_S, late
+    assert median(late) < LATEST_S and max(late) < AT_ONCE_S, late
 
 
 def test_each_event_arrives_as_it_is_sent_over_http2(node: Node) -> None:
@@ -46,7 +48,7 @@ def test_each_event_arrives_as_it_is_sent_over_http2(node: Node) -> None:
         client.read_until(lambda n=n: client.body.count(b"\n\n") >= n)
         late.append(lateness(client.body.decode().split("\n\n")[n - 1]))
     client.close()
-    assert max(late) < LATEST_S, late
+    assert median(late) < LATEST_S and max(late) < AT_ONCE_S, late
 
 
 def test_bytes_are_identical_end_to_end(node: Node, engine: Engine) -> None:
