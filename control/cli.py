@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import control
 from control.config import Config, ConfigError, for_engines, load
@@ -51,10 +52,15 @@ def _speak_any_encoding() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says wrong usage in one line, as all other errors; subcommands are of the same kind."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="weir", description="Admission control for self-hosted LLM streaming."
-    )
+    parser = _Parser(prog="weir", description="Admission control for self-hosted LLM streaming.")
     parser.add_argument("--version", action="version", version=f"weir {control.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 

@@ -66,6 +66,9 @@ class Audit:
             raise problem(
                 falcon.HTTP_404, "page_not_found", "the log has been rotated since: begin anew"
             ) from exc
+        except OSError as exc:
+            why = f"{self._audit.path} cannot be read: {exc.strerror}; mend it"
+            raise problem(falcon.HTTP_503, "audit_failed", why) from exc
         following = f"{before.inode}-{before.start}" if before else None
         resp.data = wire.encode(shapes.Audit(entries, following))
 

@@ -253,7 +253,7 @@ def _about(parts: Parts) -> tuple[Route, ...]:
                     Role.ADMIN,
                     "Who changed what, newest first",
                     {200: _json(shapes.Audit)},
-                    ("invalid_parameter", "page_not_found"),
+                    ("invalid_parameter", "page_not_found", "audit_failed"),
                     (_limit(DEFAULT_ENTRIES, MAX_ENTRIES), _cursor(AUDIT_CURSOR)),
                 )
             },

@@ -31,10 +31,13 @@ class Pools:
         self._admission = admission
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode(shapes.Pools([_pool(pool) for pool in self._admission.pools()]))
+        now = self._admission.clock()
+        pools = [_pool(pool, now) for pool in self._admission.pools()]
+        resp.data = wire.encode(shapes.Pools(pools))
 
     def on_get_one(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_pool(_find_pool(self._admission, pool)))
+        found = _find_pool(self._admission, pool)
+        resp.data = wire.encode(_pool(found, self._admission.clock()))
 
 
 class Backends:
@@ -45,7 +48,7 @@ class Backends:
         self._admission = admission
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, pool: str, backend: str) -> None:
-        _show(resp, pool, _find_backend(self._admission, pool, backend))
+        self._show(resp, pool, _find_backend(self._admission, pool, backend))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str, backend: str) -> None:
         """Change limits or state: at once, and over restarts. Streams that run are not touched."""
@@ -55,7 +58,7 @@ class Backends:
             raise problem(falcon.HTTP_400, "invalid_change", str(exc)) from exc
         require_for_fields(req, change.members())
         changed = _find_backend(self._admission, pool, backend)
-        _check_if_match(req, pool, changed)
+        self._check_if_match(req, pool, changed)
         before = changed.limits
         after = _changed(change, changed)
         about_to_change(req, before._asdict(), after._asdict())
@@ -69,7 +72,31 @@ class Backends:
             "limits_changed pool=%s backend=%s before=%d/%d/%s after=%d/%d/%s",
             pool, backend, *before, *after,
         )  # fmt: skip
-        _show(resp, pool, changed)
+        self._show(resp, pool, changed)
+
+    def _show(self, resp: falcon.Response, pool: str, backend: Backend) -> None:
+        resp.set_header("ETag", etag(pool, backend))
+        resp.data = wire.encode(_backend(backend, self._admission.clock()))
+
+    def _check_if_match(self, req: falcon.Request, pool: str, backend: Backend) -> None:
+        asked = req.get_header("If-Match")
+        if asked is None:
+            return
+        if not re.fullmatch(IF_MATCH, asked):
+            raise problem(
+                falcon.HTTP_400,
+                "invalid_if_match",
+                'If-Match: send * or an ETag, like "1a2b"',
+            )
+        current = etag(pool, backend)
+        if asked != "*" and current not in re.findall(_ETAG, asked):
+            raise problem(
+                falcon.HTTP_412,
+                "precondition_failed",
+                "the settings have been changed since: look at what they are now, and ask again",
+                {"ETag": current},
+                current=to_builtins(_backend(backend, self._admission.clock())),
+            )
 
 
 def _changed(change: wire.BackendChange, backend: Backend) -> Limits:
@@ -88,36 +115,10 @@ def _after(asked: T | UnsetType | None, now: T, file: T) -> T:
     return file if asked is None else asked
 
 
-def _check_if_match(req: falcon.Request, pool: str, backend: Backend) -> None:
-    asked = req.get_header("If-Match")
-    if asked is None:
-        return
-    if not re.fullmatch(IF_MATCH, asked):
-        raise problem(
-            falcon.HTTP_400,
-            "invalid_if_match",
-            'If-Match: send * or an ETag, like "1a2b"',
-        )
-    current = etag(pool, backend)
-    if asked != "*" and current not in re.findall(_ETAG, asked):
-        raise problem(
-            falcon.HTTP_412,
-            "precondition_failed",
-            "the settings have been changed since: look at what they are now, and ask again",
-            {"ETag": current},
-            current=to_builtins(_backend(backend)),
-        )
-
-
 def etag(pool: str, backend: Backend) -> str:
     """Changes with a backend's settings, and with what the file says of them."""
     told = repr((pool, backend.name, *backend.limits, *backend.configured))
     return f'"{hashlib.sha256(told.encode()).hexdigest()[:16]}"'
-
-
-def _show(resp: falcon.Response, pool: str, backend: Backend) -> None:
-    resp.set_header("ETag", etag(pool, backend))
-    resp.data = wire.encode(_backend(backend))
 
 
 def _find_pool(admission: Admission, name: str) -> Pool:
@@ -139,13 +140,13 @@ def _find_backend(admission: Admission, pool_name: str, name: str) -> Backend:
     return backends[name]
 
 
-def _pool(pool: Pool) -> shapes.Pool:
+def _pool(pool: Pool, now: float) -> shapes.Pool:
     streams, tokens = in_use(pool.backends.values())
-    backends = [_backend(backend) for backend in pool.backends.values()]
+    backends = [_backend(backend, now) for backend in pool.backends.values()]
     return shapes.Pool(pool.name, 0, streams, tokens, backends)
 
 
-def _backend(backend: Backend) -> shapes.Backend:
+def _backend(backend: Backend, now: float) -> shapes.Backend:
     changed = backend.limits != backend.configured
     return shapes.Backend(
         name=backend.name,
@@ -157,4 +158,5 @@ def _backend(backend: Backend) -> shapes.Backend:
         tokens=backend.tokens,
         draining=backend.draining,
         configured=shapes.Settings(*backend.configured) if changed else None,
+        unreachable=backend.is_passed_over(now),
     )

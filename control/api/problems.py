@@ -26,7 +26,7 @@ KINDS: Mapping[str, tuple[int, str]] = {
     "unsupported_media_type": (415, "The body is not application/json"),
     "wrong_host": (421, "Without tokens: Host is not this machine's loopback"),
     "throttled": (429, "Too many wrong tokens came from this address"),
-    "audit_failed": (503, "The audit log cannot be written, so nothing was changed"),
+    "audit_failed": (503, "The audit log cannot be read; or written, so nothing was changed"),
     "journal": (503, "The journal cannot be written"),
     "too_many_subscribers": (503, "Too many follow the events already"),
     "drift": (503, "The ledger does not add up"),

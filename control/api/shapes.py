@@ -26,7 +26,8 @@ class Settings(Struct):
 
 class Backend(Struct, omit_defaults=True):
     """One engine. streams and tokens count what is active or draining. configured: what the file
-    says, where limits were changed live."""
+    says, where limits were changed live. unreachable: true, and there, for pass_over after a
+    connection failed."""
 
     name: str
     url: str
@@ -37,6 +38,7 @@ class Backend(Struct, omit_defaults=True):
     tokens: Whole
     draining: Whole
     configured: Settings | None = None
+    unreachable: bool = False
 
 
 class Pool(Struct):

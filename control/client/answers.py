@@ -13,7 +13,8 @@ class Limits(TypedDict):
 
 
 class Backend(Limits):
-    """One engine, what is in use of it, and what the file says where that differs."""
+    """One engine, what is in use of it, what the file says where that differs, and whether it
+    could not be connected to just now."""
 
     name: str
     url: str
@@ -21,6 +22,7 @@ class Backend(Limits):
     tokens: int
     draining: int
     configured: NotRequired[Limits]
+    unreachable: NotRequired[bool]
 
 
 class Pool(TypedDict):

@@ -60,10 +60,11 @@ def load(path: Path) -> Config:
 
 def for_engines(engines: Sequence[str], overrides: Mapping[str, Any]) -> tuple[Config, str]:
     """One pool ``default`` of these engines' URLs with mission 000's limits, and the same as the
-    text of a file."""
+    text of a file, which means the same wherever it is read."""
     backends = [{"name": f"gpu-{n}", "url": url} for n, url in enumerate(engines)]
     raw = {"pools": {"default": {"backends": backends}}, **overrides}
-    return parse(raw, "command line"), yaml.safe_dump(raw, sort_keys=False)
+    config = parse(raw, "command line")
+    return config, yaml.safe_dump({**raw, "state": str(config.state)}, sort_keys=False)
 
 
 def parse(raw: object, source: str) -> Config:

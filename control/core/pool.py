@@ -65,9 +65,13 @@ class Backend:
         """Put other limits in force. What is over them runs on; nothing new comes until below."""
         self.max_streams, self.max_tokens, self.state = limits
 
+    def is_passed_over(self, now: float) -> bool:
+        """Whether it was found unreachable just now."""
+        return now < self.passed_over_until
+
     def open_at(self, now: float) -> bool:
         """Whether it takes new streams: wanted, and not found unreachable just now."""
-        return self.state is BackendState.ACTIVE and now >= self.passed_over_until
+        return self.state is BackendState.ACTIVE and not self.is_passed_over(now)
 
     def fits(self, tokens: int) -> bool:
         """Whether one more stream of so many tokens stays within both limits."""

@@ -28,7 +28,7 @@ def pool_table(pools: list[Pool]) -> Rows:
         for backend in pool["backends"]:
             made.add(
                 cell(f"{pool['name']}/{backend['name']}"),
-                state(backend["state"]),
+                state(state_of(backend)),
                 share(backend["streams"], backend["max_streams"]),
                 share(backend["tokens"], backend["max_tokens"]),
                 cell(backend["draining"]),
@@ -36,6 +36,12 @@ def pool_table(pools: list[Pool]) -> Rows:
                 cell(file_says(backend), "yellow"),
             )
     return made
+
+
+def state_of(backend: Backend) -> str:
+    """What is wanted of it; of one that should take streams, whether it can."""
+    is_lost = backend["state"] == "active" and backend.get("unreachable", False)
+    return "unreachable" if is_lost else backend["state"]
 
 
 def file_says(backend: Backend) -> str:

@@ -113,5 +113,5 @@ def share(used: int, limit: int) -> Text:
 
 def state(name: str) -> Text:
     """A backend's or lease's state."""
-    styles = {"active": "", "draining": "yellow", "disabled": "red"}
+    styles = {"active": "", "draining": "yellow", "disabled": "red", "unreachable": "red"}
     return Text(plain(name), styles.get(name, "yellow"))

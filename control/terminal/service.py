@@ -23,7 +23,8 @@ def show_config(client: AdminClient, screen: Screen, options: argparse.Namespace
         f"the service started {moment(told['started_at'])}",
     ]
     if told.get("reload_error"):
-        lines.append(f"what the file says now is refused: {told['reload_error']}")
+        why, *faults = told["reload_error"].splitlines()
+        lines += [f"what the file says now is refused: {why}", *faults]
     lines += [f"changed live: {live}" for live in map(_live, told.get("live") or [])]
     screen.show(told, *map(cell, lines), Syntax(text, "yaml", background_color="default"))
     return 0

@@ -16,6 +16,7 @@ from control.client import AdminClient, Lease, Node, Pool, ServiceError
 from control.terminal.keys import Keys
 from control.terminal.leases import lease_table
 from control.terminal.nodes import node_table
+from control.terminal.pools import state_of
 from control.terminal.screen import Rows, Screen, cell, share, state
 from control.terminal.words import age, clock, streams
 
@@ -137,7 +138,7 @@ def bars(pools: list[Pool]) -> Rows:
         for backend in pool["backends"]:
             made.add(
                 cell(f"{pool['name']}/{backend['name']}"),
-                state(backend["state"]),
+                state(state_of(backend)),
                 _bar(backend["streams"], backend["max_streams"]),
                 share(backend["streams"], backend["max_streams"]),
                 _bar(backend["tokens"], backend["max_tokens"]),

@@ -350,6 +350,9 @@ def test_what_cannot_be_written_down_is_not_done(service: Service) -> None:
     log.unlink()
     log.mkdir()
     assert change(service, {"max_streams": 4}).status_code == 503
+    unread = service.ask("GET", "/v1/audit")
+    assert (unread.status_code, unread.json()["code"]) == (503, "audit_failed")
+    assert "cannot be read" in unread.json()["detail"]
     log.rmdir()
     assert change(service, {"max_streams": 4}).status_code == 200
     assert service.ask("DELETE", "/v1/leases/x", headers={"Origin": "null"}).status_code == 403

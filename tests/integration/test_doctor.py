@@ -128,6 +128,15 @@ def test_what_is_wrong_is_found_with_its_remedy(node: Node, doctor: Callable[...
     assert members["findings.txt"].count("->") == len(told["findings"])
 
 
+def test_without_a_file_it_looks_at_the_one_that_the_service_has_read(
+    node: Node, doctor: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told, members = doctor("--admin", node.admin)
+    assert told["reachable"] and {"log/agent.log", "nginx/nginx.conf"} <= set(members)
+    assert json.loads(members["journal.json"])["check"] == "ok"
+
+
 def test_a_service_that_is_down_is_said_so_and_the_rest_collected(
     engine: Engine, tmp_path: Path, doctor: Callable[..., Any]
 ) -> None:

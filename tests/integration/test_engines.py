@@ -94,7 +94,9 @@ def test_an_unreachable_engine_is_told_and_passed_over(start_node: Callable[...,
     with Client(node.port) as client:
         assert client.request(chat_body(1), headers=JSON)[0].status == 503
     assert node.metric("weir_leases_granted_total") == 1
+    assert node.pool()["backends"][0]["unreachable"] is True
     time.sleep(1.1)
+    assert "unreachable" not in node.pool()["backends"][0]
     with Client(node.port) as client:
         assert client.request(chat_body(1), headers=JSON)[0].status == 503
     assert node.metric("weir_leases_granted_total") == 2

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from control.config import Config, ConfigError, for_engines, load
 from control.config.load import parse
@@ -112,6 +113,8 @@ def test_engines_on_the_command_line_make_the_same_as_a_file(tmp_path: Path) -> 
     file = tmp_path / "weir.yml"
     file.write_text(text)
     assert load(file) == config
+    _, text = for_engines(["http://h:1"], {})
+    assert yaml.safe_load(text)["state"] == str(Path("var").absolute()), "wherever it is read"
     assert [b.name for b in config.pools["default"].backends] == ["gpu-0", "gpu-1"]
 
 

@@ -134,7 +134,8 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
             "health": {},
             "pools": [{"name": "p", "backends": [
                 {**backend, "configured": {**backend, "max_streams": 25}},
-                {**backend, "name": "h", "state": "draining"}, backend]}],
+                {**backend, "name": "h", "state": "draining"}, backend,
+                {**backend, "name": "i", "unreachable": True, "url": "http://e"}]}],
             "nodes": [
                 node, {**node, "name": "gone", "silent": True, "silent_s": 90.0},
                 {**node, "name": "full",
@@ -143,22 +144,25 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
             ],
             "leases": {"oldest": [{"id": "old", "age_s": 7_200}]},
             "history": {"points": [{"granted": 1, "refused": {"streams_exhausted": 9}}]},
+            "config": {"file": "w.yml", "reload_error": "w.yml: 1 fault(s)"},
         },
         errors={"ready": ServiceError("x", 503, "drift", "restart it"),
-                "config": ServiceError("x", 403, "forbidden", "needs operate")},
-        metrics="weir_lease_drift 3.0\n",
+                "audit": ServiceError("x", 403, "forbidden", "needs operate")},
+        metrics="weir_lease_drift 3.0\nweir_audit_failures_total 2.0\n",
         skew_s=-90.0,
     )  # fmt: skip
     found = "\n".join(told_of(told))
     for part in (
-        "told no config", "admits nothing (drift)", "differs from this machine's by 1m30s",
+        "told no audit", "p/i cannot be connected to: http://e",
+        "refuses what its file says now: w.yml", "could not be written: 2",
+        "admits nothing (drift)", "differs from this machine's by 1m30s",
         "live is 3.0", "p/g was changed live; weir.yml says streams 25", "p/h is draining",
         "agent of gone has not been heard for 1m30s", "memory of full is at its full mark",
         "tailer of late is behind: 1m00s", "stream old runs for 2h00m",
         "more was refused than granted",
     ):  # fmt: skip
         assert part in found
-    assert len(told_of(told)) == 11
+    assert len(told_of(told)) == 14
 
 
 def test_a_sound_service_has_none() -> None:

@@ -7,6 +7,7 @@ import pytest
 from control.client import Event
 from control.terminal.events import line
 from control.terminal.limits import limits_told, state_told
+from control.terminal.pools import state_of
 from control.terminal.top import View
 from control.terminal.words import age, plain, size
 
@@ -50,6 +51,12 @@ def backend(**changed: Any) -> Any:
         "name": "g", "url": "http://e", "state": "active", "max_streams": 25, "streams": 3,
         "max_tokens": 80_000, "tokens": 9_000, "draining": 0, **changed,
     }  # fmt: skip
+
+
+def test_a_backend_that_should_take_streams_and_cannot_be_reached_is_shown_so() -> None:
+    assert state_of(backend()) == "active"
+    assert state_of(backend(unreachable=True)) == "unreachable"
+    assert state_of(backend(unreachable=True, state="draining")) == "draining"
 
 
 def test_a_changed_limit_says_what_it_does_not_do() -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import control
 from control.check import all_faults
@@ -27,9 +28,11 @@ def doctor(options: argparse.Namespace) -> int:
     """Exit code 0 where the archive was written, whatever was found."""
     screen = Screen(options.json)
     config, file, faults = _configuration(options.config)
+    told, address, explained, own_secret = _ask(options, config)
+    if file is None and (named := _file_of(told, address)):
+        config, file, faults = _configuration(named)
     plain_config = config.model_dump(mode="json") if config else {}
     redactor = Redactor(secrets_of(plain_config, machine.environs(config)) if config else ())
-    told, address, explained, own_secret = _ask(options, config)
     redactor.add(own_secret)
 
     limits = machine.limits(config)
@@ -65,6 +68,11 @@ def doctor(options: argparse.Namespace) -> int:
     except OSError as exc:
         return fail(f"{exc.filename}: {exc.strerror}: name another place with -o FILE")
     _show(screen, found, told, address, archive)
+    if file is None and not options.json:
+        screen.note(
+            "no weir.yml was found here, so neither logs nor settings are in it: name it with "
+            "-c FILE (`weir up` without a file writes var/weir.yml)"
+        )
     return 0
 
 
@@ -82,6 +90,14 @@ def _configuration(given: Path | None) -> tuple[Config | None, Path | None, list
             file,
             [Fault(f.path, re.sub(r"'.*'", "[value]", f.message)) for f in exc.faults],
         )
+
+
+def _file_of(told: service.Told, address: str) -> Path | None:
+    """The file that a service of this machine says it has read."""
+    if urlsplit(address).hostname not in ("127.0.0.1", "::1", "localhost"):
+        return None
+    name = (told.parts.get("config") or {}).get("file")
+    return Path(name) if name and Path(name).is_file() else None
 
 
 def _ask(options: argparse.Namespace, config: Config | None) -> tuple[service.Told, str, str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from control.config import Config, Fault
 from control.terminal.doctor.service import Told
-from control.terminal.pools import file_says
+from control.terminal.pools import file_says, state_of
 from control.terminal.words import age, size
 
 SKEW_S = 5.0
@@ -54,19 +54,38 @@ def of_service(told: Told, address: str, file: str, explained: str) -> Iterator[
             f"the service's clock differs from this machine's by {age(abs(told.skew_s))}",
             "timedatectl set-ntp true, on both",
         )
-    drift = re.search(r"^weir_lease_drift(?:\{.*\})? (\S+)$", told.metrics, re.MULTILINE)
-    if drift and float(drift[1]) != 0:
-        yield Finding(f"granted - ended - live is {drift[1]}", "restart the service, report this")
+    if drift := _metric(told, "weir_lease_drift"):
+        yield Finding(f"granted - ended - live is {drift}", "restart the service, report this")
+    if failures := _metric(told, "weir_audit_failures_total"):
+        yield Finding(
+            f"changes that were not made, for the audit log could not be written: {failures:.0f}",
+            "state/log/admission.log says why; make room, or give audit.log to the service's user",
+        )
+    if refusal := (told.parts.get("config") or {}).get("reload_error"):
+        yield Finding(
+            f"the service refuses what its file says now: {refusal}",
+            f"mend {told.parts['config']['file']}, weir check -c it, and reload the service",
+        )
     yield from _of_pools(told.parts.get("pools") or [])
     yield from _of_nodes(told.parts.get("nodes") or [])
     yield from _of_leases(told.parts.get("leases") or {})
     yield from _of_history((told.parts.get("history") or {}).get("points") or [])
 
 
+def _metric(told: Told, name: str) -> float:
+    found = re.search(rf"^{name}(?:\{{.*\}})? (\S+)$", told.metrics, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def _of_pools(pools: list[Any]) -> Iterator[Finding]:
     for pool in pools:
         for backend in pool["backends"]:
             label = f"{pool['name']}/{backend['name']}"
+            if state_of(backend) == "unreachable":
+                yield Finding(
+                    f"{label} cannot be connected to: {backend['url']}",
+                    "start the engine; it is asked again by itself",
+                )
             if backend["state"] != "active":
                 yield Finding(f"{label} is {backend['state']}", f"weir activate {label}")
             elif says := file_says(backend):
@@ -125,8 +144,6 @@ def _of_history(points: list[Any]) -> Iterator[Finding]:
 def of_versions(config: Config, told: Told, running: str | None) -> Iterator[Finding]:
     """Where the file, the service and nginx do not have the same configuration."""
     service = (told.parts.get("config") or {}).get("version")
-    if error := (told.parts.get("config") or {}).get("reload_error"):
-        yield Finding(f"the service refuses what weir.yml says now: {error}", "weir check")
     pid = f"$(cat {config.state}/run"
     if service and service != config.version:
         yield Finding(

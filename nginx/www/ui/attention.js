@@ -41,9 +41,10 @@ function ofPools(pools, alarms) {
     else if (alarms.has(`${pool.name}/saturated`) || open.every((each) => each.streams >= each.max_streams)) {
       found.push(note("attention.saturated", pool.name));
     }
-    for (const { name, streams, tokens, max_streams, max_tokens, state } of pool.backends) {
+    for (const { name, streams, tokens, max_streams, max_tokens, state, unreachable } of pool.backends) {
       const place = `${pool.name}/${name}`;
       const lead = { words: place };
+      if (state === "active" && unreachable) found.push(urgent("attention.unreachable", place));
       if (state === "active" && streams > max_streams) {
         found.push({ ...note("attention.overStreams", place, streams, max_streams), lead });
       } else if (state === "active" && tokens > max_tokens) {

@@ -79,6 +79,8 @@ export class LeaseRow {
     setText(this.bytes, format.bytes(progress?.bytes));
     setAttribute(this.bytes, "title", eventsOf(progress));
     setText(this.idle, silence(lease, now));
+    // Where the columns have no heads: it stands beside the age.
+    setAttribute(this.idle, "data-label", isSilent(lease, now) ? text("col.idle") : "");
   }
 }
 
@@ -88,11 +90,14 @@ export function eventsOf(progress) {
   return progress.events === null ? "" : text("events", format.number(progress.events));
 }
 
+function isSilent({ quietSince }, now) {
+  return quietSince !== null && now - quietSince > FLOWING_MS;
+}
+
 // How long a stream has been silent, and where: what gateways say is a second or two old.
 export function silence({ progress, quietSince }, now) {
   if (quietSince === null) return "–";
-  const silent = now - quietSince > FLOWING_MS;
   const phase = progress.phase === "stream" ? "" : coded(`phase.${progress.phase}`);
-  if (!silent) return phase || text("flowing");
+  if (!isSilent({ quietSince }, now)) return phase || text("flowing");
   return [format.duration((now - quietSince) / 1000), phase].filter(Boolean).join(" · ");
 }

@@ -80,7 +80,9 @@ class BackendRow {
     setAttribute(this.name, "aria-label", text("backend.list", place));
     setAttribute(this.name, "title", text("backend.list", place));
     setAttribute(this.element, "data-state", backend.state);
-    setText(this.chip, text(`state.name.${backend.state}`));
+    const lost = backend.state === "active" && backend.unreachable === true;
+    setText(this.chip, text(`state.name.${lost ? "unreachable" : backend.state}`));
+    this.chip.classList.toggle("urgent", lost);
     const drained = backend.state !== "active" && backend.streams === 0;
     const ending = backend.draining > 0 ? text("backend.ending", format.number(backend.draining)) : "";
     setText(this.aside, drained ? text("backend.drained") : ending);

@@ -73,14 +73,15 @@ test("the urgent comes before what is only worth knowing", () => {
     ],
     pools: [
       { name: "p", backends: [backend({ max_streams: 10 }), backend({ name: "gpu-1", state: "draining", streams: 3 })] },
-      { name: "q", backends: [backend({ state: "disabled" })] },
+      { name: "q", backends: [backend({ state: "disabled", unreachable: true })] },
+      { name: "r", backends: [backend({ streams: 0, unreachable: true })] },
     ],
     news: { alarms: new Map() },
     leases: new Map([["a", { state: "active", quietSince: 0 }], ["b", { state: "active", quietSince: null }]]),
   };
   const told = attention(store, 300_000).map(({ level, name }) => `${level} ${name.replace("attention.", "")}`);
   assert.deepEqual(told, [
-    "urgent fault", "urgent silent", "urgent memoryFull", "urgent leak", "urgent closed",
+    "urgent fault", "urgent silent", "urgent memoryFull", "urgent leak", "urgent closed", "urgent unreachable",
     "note noAgent", "note saturated", "note overStreams", "note draining", "note quiet",
   ]);
   const calm = { fault: null, nodes: [], pools: [{ name: "p", backends: [backend()] }], news: { alarms: new Map() }, leases: new Map() };
