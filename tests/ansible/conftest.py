@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.machine import Machine
+from tests.harness.machine import Machine, Network
 from tests.harness.node import Engine
 from tests.harness.playbook import Site
 from tests.harness.root import bare_debian, why_no_machine
@@ -17,16 +17,17 @@ def start_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable
     """Boots machines for a module."""
     if reason := why_no_machine():
         pytest.skip(reason)
-    root = bare_debian()
+    root, network = bare_debian(), Network()
     machines: list[Machine] = []
 
     def start(name: str) -> Machine:
-        machines.append(Machine(root, tmp_path_factory.mktemp(name), name))
+        machines.append(Machine(root, tmp_path_factory.mktemp(name), network, name))
         return machines[-1]
 
     yield start
     for machine in machines:
         machine.stop()
+    network.stop()
 
 
 @pytest.fixture(scope="module")

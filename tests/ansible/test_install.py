@@ -55,6 +55,10 @@ class Installed(NamedTuple):
         ask += "c.request('GET', '/_weir/loaded'); print(c.getresponse().read().decode())"
         return self.machine.text(f'python3 -c "{ask}"')
 
+    def rendered(self) -> str:
+        """What it would say of what stands in its files."""
+        return self.machine.text("cat /var/lib/weir/nginx/stamp.conf").split('"')[1]
+
 
 @pytest.fixture(scope="module")
 def installed(
@@ -142,14 +146,16 @@ def test_a_limit_is_live_in_the_end_though_a_run_failed_in_between_and_no_stream
         assert client.head().status == 200
 
     wanted = installed.with_limit(21)
-    failed = installed.site.play(weir_pools=wanted, admission_name="no-such.service")
+    failed = installed.site.play(weir_pools=wanted, nginx_unit="/no/such/folder/nginx.service")
     assert failed.code != 0
     assert "max_streams: 21" in installed.machine.text("cat /etc/weir/weir.yml")
     assert installed.limit() == 25, "the file says it, the service does not"
+    assert installed.loaded() != installed.rendered(), "nor does nginx"
 
     play = installed.site.play(weir_pools=wanted)
     assert play.code == 0, play.said
     assert installed.limit() == 21
+    assert installed.loaded() == installed.rendered()
     assert installed.streams() == 20
     assert all(client.events(2) for client in clients)
     stats = installed.engine.stats()

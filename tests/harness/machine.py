@@ -11,21 +11,42 @@ from tests.harness.node import wait_for
 
 BOOT_TIMEOUT_S = 60
 CGROUPS = Path("/sys/fs/cgroup")
-_numbers = itertools.count(os.getpid() % 16_000 * 4)
+
+
+class Network:
+    """A bridge that machines are on, with the test at ``gateway``."""
+
+    def __init__(self) -> None:
+        number = os.getpid()
+        self.bridge = f"wb{number}"
+        # Out of the addresses that are kept for tests between networks.
+        self._base = f"198.{18 + (number >> 8 & 1)}.{number & 255}"
+        self.gateway = f"{self._base}.1"
+        self._hosts = itertools.count(2)
+        ip(f"link add {self.bridge} type bridge")
+        ip(f"address add {self.gateway}/24 dev {self.bridge}")
+        ip(f"link set {self.bridge} up")
+
+    def next_host(self) -> int:
+        return next(self._hosts)
+
+    def address(self, host: int) -> str:
+        return f"{self._base}.{host}"
+
+    def stop(self) -> None:
+        ip(f"link delete {self.bridge}")
 
 
 class Machine:
     """One machine on a copy of ``root`` that is gone with it. ``address`` is where it is reached,
     ``gateway`` where it reaches the test."""
 
-    def __init__(self, root: Path, folder: Path, name: str = "m") -> None:
-        number = next(_numbers)
+    def __init__(self, root: Path, folder: Path, network: Network, name: str) -> None:
+        host = network.next_host()
         self.name = name
-        self.link = f"w{number}"
-        # A network of four addresses each, out of those for tests between networks.
-        base = f"198.18.{number >> 6 & 255}."
-        self.gateway = base + str((number & 63) * 4 + 1)
-        self.address = base + str((number & 63) * 4 + 2)
+        self.link = f"w{os.getpid()}-{host}"
+        self.gateway, self.address = network.gateway, network.address(host)
+        self._network = network
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.key = folder / "key"
@@ -47,7 +68,7 @@ class Machine:
         command = [
             "systemd-nspawn", "--quiet", f"--directory={root}", "--boot", "--volatile=overlay",
             "--register=no", "--link-journal=no", "--resolv-conf=off", "--timezone=off",
-            "--network-veth-extra", f"{self.link}:host0", "--private-network",
+            f"--network-bridge={self._network.bridge}",
             f"--hostname={self.name}", f"--machine={self.link}", "--console=pipe",
             f"--bind-ro={self.key}.pub:/root/.ssh/authorized_keys",
         ]  # fmt: skip
@@ -66,14 +87,14 @@ class Machine:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
     def _connect(self) -> None:
-        ip(f"address add {self.gateway}/30 dev {self.link}", wait=True)
-        ip(f"link set {self.link} up")
-        pid = str(wait_for(self._init, BOOT_TIMEOUT_S))
-        inside = ["nsenter", f"--net=/proc/{pid}/ns/net"]
-        ip("link set lo up", inside)
-        ip(f"address add {self.address}/30 dev host0", inside)
-        ip("link set host0 up", inside)
+        wait_for(self._has_address, BOOT_TIMEOUT_S)
         wait_for(lambda: self.run("true", check=False).returncode == 0, BOOT_TIMEOUT_S, 0.2)
+
+    def _has_address(self) -> bool:
+        """Give it its address, where its interface is there already."""
+        inside = f"nsenter --net=/proc/{self._init()}/ns/net ip"
+        set_up = f"{inside} address add {self.address}/24 dev host0 && {inside} link set host0 up"
+        return subprocess.run(set_up, shell=True, capture_output=True, check=False).returncode == 0
 
     def _init(self) -> int | None:
         assert self._process.poll() is None, self._console.read_text()
@@ -126,13 +147,9 @@ class Machine:
                 folder.rmdir()
 
 
-def ip(arguments: str, before: list[str] | None = None, wait: bool = False) -> None:
-    """Run ``ip``; with ``wait`` until it works: an interface appears when it likes to."""
-    command = [*(before or []), "ip", *arguments.split()]
-    if wait:
-        wait_for(lambda: subprocess.run(command, capture_output=True, check=False).returncode == 0)
-    else:
-        subprocess.run(command, check=True, capture_output=True)
+def ip(arguments: str) -> None:
+    """Run ``ip``."""
+    subprocess.run(["ip", *arguments.split()], check=True, capture_output=True)
 
 
 def _hierarchies() -> list[Path]:
