@@ -117,8 +117,9 @@ def test_burst_that_the_stream_outlives_is_typed_in_large_steps(
     assert chat.text == burst + "完"
     assert greatest_lag_ms(chat) <= PROMISED_LAG_MS
     steps = [len(step["text"]) for step in chat.shown()]
-    assert len(steps) > 15
-    assert steps[3] - steps[2] > steps[-3] - steps[-4]
+    # A browser that gets no more of the machine than a few frames a second takes fewer.
+    assert len(steps) >= 5 and steps[-1] == len(chat.text)
+    assert steps[2] - steps[1] > steps[-2] - steps[-3]
 
 
 def test_what_reads_as_one_character_is_never_cut(

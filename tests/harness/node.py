@@ -1,14 +1,16 @@
 """A whole node with simulated engines, in a folder and on ports of its own."""
 
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,31 @@ besides, one time in a thousand it takes a hundred. `make bench` measures it."""
 WEIR = [sys.executable, "-m", "control"]
 
 
+def _ports() -> Iterator[int]:
+    """Below what the kernel gives to clients, which would take one before its server binds it; each
+    of the test runner's processes has a part of its own."""
+    share = 20_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    first = 12_000 + share * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    start = random.Random(os.getpid()).randrange(share)
+    return itertools.cycle([first + (start + n) % share for n in range(share)])
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
     """A port that nobody listens on."""
+    return next(port for port in _PORTS if _is_free(port))
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 5.0, every_s: float = 0.01) -> Any:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
 
 from tests.harness.admission import ROUTE, Service
 from tests.harness.openapi import openapi
@@ -39,9 +40,17 @@ def with_names() -> dict[str, Any]:
     return named
 
 
-def fuzzed(document: dict[str, Any]) -> Any:
+def operations(document: dict[str, Any], within: str = "") -> list[Any]:
+    """Each operation of the document as a parameter, for what fits it and for what does not."""
     config = schemathesis.Config.from_dict({"checks": EXPECTED})
-    return schemathesis.openapi.from_dict(document, config=config).exclude(path=ENDLESS)
+    schema = schemathesis.openapi.from_dict(document, config=config)
+    found = [each.ok() for each in schema.exclude(path=ENDLESS).get_all_operations()]
+    return [
+        pytest.param(each, mode, id=f"{each.method.upper()} {each.path} {mode.value}")
+        for each in found
+        for mode in GenerationMode
+        if within in each.path and (mode is GenerationMode.POSITIVE or any(each.iter_parameters()))
+    ]
 
 
 briefly = settings(
@@ -65,24 +74,30 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     service.gateway("PUT", "/v1/nodes/node-1", {"agent": {"pid": 1, "started": 1.5}})
     yield service
     changes = [line["outcome"] for line in service.audit()]
-    assert {"done", "invalid_change"} <= set(changes), "it has reached what it should"
     service.stop()
+    assert {"done", "invalid_change"} <= set(changes), "it has reached what it should"
 
 
-def ask(case: schemathesis.Case, service: Service) -> None:
+def ask(operation: Any, mode: GenerationMode, service: Service) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    case.call_and_validate(base_url=service.url, headers=headers, timeout=10)
+
+    @briefly
+    @given(operation.as_strategy(generation_mode=mode))
+    def each(case: schemathesis.Case) -> None:
+        case.call_and_validate(base_url=service.url, headers=headers, timeout=10)
+
+    each()
 
 
-@fuzzed(openapi()).parametrize()
-@briefly
+@pytest.mark.parametrize(("operation", "mode"), operations(openapi()))
 def test_every_operation_answers_as_it_is_documented(
-    case: schemathesis.Case, service: Service
+    operation: Any, mode: GenerationMode, service: Service
 ) -> None:
-    ask(case, service)
+    ask(operation, mode, service)
 
 
-@fuzzed(with_names()).include(path_regex=r"\{").parametrize()
-@briefly
-def test_so_it_does_for_what_is_there(case: schemathesis.Case, service: Service) -> None:
-    ask(case, service)
+@pytest.mark.parametrize(("operation", "mode"), operations(with_names(), within="{"))
+def test_so_it_does_for_what_is_there(
+    operation: Any, mode: GenerationMode, service: Service
+) -> None:
+    ask(operation, mode, service)

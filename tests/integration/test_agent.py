@@ -219,7 +219,7 @@ def test_a_worker_that_died_while_no_agent_ran_is_found_at_its_start(
     time.sleep(1)
     assert node.in_use()[0] == 10
     os.kill(agent, signal.SIGKILL)
-    wait_for(lambda: node.in_use()[0] == 0, 3)
+    wait_for(lambda: node.in_use()[0] == 0, 10)
     assert ended(node) == {("lost", "session"): 10}
     for client in clients:
         client.fin()

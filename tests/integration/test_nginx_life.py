@@ -22,7 +22,7 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
     engine = start_engine()
     node = start_node([engine.url], pool={"session_ttl": "1s"})
     client = Client(node.port)
-    client.post(chat_body(40, gap_ms=50)).head()
+    client.post(chat_body(120, gap_ms=50)).head()
     for _ in range(3):
         reload(node)
         time.sleep(0.3)
