@@ -22,9 +22,10 @@ $(VENV)/installed: setup.cfg pyproject.toml .ci/packages .ci/prometheus
 	@sh .ci/prometheus $(VENV)
 	@touch $@
 
-# One more than there are cores: most tests wait for something. A file's tests share a node.
+# One more than there are cores: most tests wait for something. A file's tests share a node; the long
+# ones of the playbook are the first files.
 test: setup
-	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile
+	$(BIN)/pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff check .
