@@ -44,13 +44,20 @@ class Nodes:
         reported = {node.name: node for node in self._admission.nodes()}
         sessions: Counter[str] = Counter()
         streams: Counter[str] = Counter()
+        agents = {_agent_session(node) for node in reported.values()}
         for session in self._admission.sessions():
-            sessions[session.node] += 1
+            sessions[session.node] += session.id not in agents
             streams[session.node] += len(session.leases)
         return [
             _node(name, sessions[name], streams[name], reported.get(name), now)
             for name in sorted({*reported, *sessions})
         ]
+
+
+def _agent_session(node: Node) -> str:
+    """The session by which the node's agent tells of ends: it is no worker."""
+    agent = wire.from_plain(node.report).agent
+    return f"{node.name}/{agent.pid}/{round(agent.started * 1000)}"
 
 
 def _node(name: str, sessions: int, streams: int, heard: Node | None, now: float) -> shapes.Node:

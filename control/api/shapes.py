@@ -122,7 +122,8 @@ class EndedSession(Struct):
 
 
 class Node(Struct):
-    """A node, and its agent's last report. silent: not heard for 5 s."""
+    """A node, and its agent's last report. sessions: without the agent's own, by which it tells of
+    ends. silent: not heard for 5 s."""
 
     name: str
     sessions: Whole

@@ -55,6 +55,9 @@ def test_a_report_is_shown_with_the_nodes_streams_and_answered_by_their_number(
     assert client.report_node("far", report()) == {"streams": 1}
     told = shown(node, "far")
     assert (told["name"], told["sessions"], told["streams"]) == ("far", 1, 1)
+    agent = report()["agent"]
+    client.batch(f"far/{agent['pid']}/{round(agent['started'] * 1000)}", [])
+    assert shown(node, "far")["sessions"] == 1, "the agent is no worker"
     assert told["silent"] is False and told["silent_s"] < 2
     assert {key: told[key] for key in ("agent", "tailer", "memory")} == report()
     assert told in [
