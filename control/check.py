@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Container, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -166,6 +167,24 @@ def _port_faults(config: Config, held: Container[Address]) -> Iterator[Fault]:
     for path, address in places.items():
         if address and address not in held and (why := _cannot_bind(address)):
             yield Fault(path, f"{address} cannot be listened on ({why}): choose another")
+
+
+def simulator_faults(config: Config) -> Iterator[Fault]:
+    """Engines in whose place no simulator can listen."""
+    for name, pool in config.pools.items():
+        for n, backend in enumerate(pool.backends):
+            if why := _cannot_bind(place := engine_address(backend.url)):
+                yield Fault(
+                    f"pools.{name}.backends[{n}].url",
+                    f"no simulator can listen on {place} ({why}): choose another, as with "
+                    "--engine http://127.0.0.1:8001",
+                )
+
+
+def engine_address(url: str) -> Address:
+    """Where an engine of this URL listens."""
+    engine = urlsplit(url)
+    return Address(engine.hostname or "127.0.0.1", engine.port or 80)
 
 
 def own_listeners(config: Config) -> set[Address]:

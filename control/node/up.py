@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import requests
 
-from control.check import fatal_faults
+from control.check import engine_address, fatal_faults, simulator_faults
 from control.client import ServiceClient
 from control.config import Config, ConfigError
 from control.config.units import Address
@@ -26,7 +25,7 @@ PROBE_TIMEOUT_S = 1.0
 def up(config: Config, config_file: Path, simulate: bool, demo: bool = False) -> int:
     """Run the node until told to stop; prints ``weir: ready URL`` when it would serve. With
     ``demo`` it has the chat page at ``/``."""
-    if faults := list(fatal_faults(config)):
+    if faults := [*fatal_faults(config), *(simulator_faults(config) if simulate else ())]:
         raise ConfigError(str(config_file), faults)
     nginx = find_nginx(config.nginx.binary)
     with _alone_in(config.state):
@@ -69,8 +68,7 @@ def _simulators(config: Config) -> list[Spec]:
     specs = []
     for pool_name, pool in config.pools.items():
         for backend in pool.backends:
-            engine = urlsplit(backend.url)
-            place = Address(engine.hostname or "127.0.0.1", engine.port or 80)
+            place = engine_address(backend.url)
             name = f"simulator-{pool_name}-{backend.name}"
             specs.append(
                 Spec(

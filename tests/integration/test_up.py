@@ -517,6 +517,17 @@ def test_simulate_brings_the_engines_with_it(start: Callable[..., Command], tmp_
     assert command.stop() == ""
 
 
+def test_a_simulator_whose_place_is_taken_keeps_it_from_starting(
+    tmp_path: Path, engine: Engine
+) -> None:
+    done = weir(
+        "up", "--simulate", "--engine", engine.url, "--listen", f"127.0.0.1:{free_port()}",
+        "--admin", f"127.0.0.1:{free_port()}", "--state", str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "pools.default.backends[0].url: no simulator can listen on" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["up", "check", "render", "admission"])
 def test_a_wrong_file_is_refused_with_every_fault_on_stderr(tmp_path: Path, command: str) -> None:
     file = tmp_path / "weir.yml"
