@@ -1,20 +1,22 @@
 """``weir nodes`` and ``weir sessions``: the machines, and nginx's workers on them."""
 
 import argparse
+from collections.abc import Iterator
 from typing import Any
 
+from rich.console import RenderableType
 from rich.text import Text
 
 from control.client import AdminClient, Node
 from control.terminal.screen import Rows, Screen, cell
-from control.terminal.words import age, size
+from control.terminal.words import age, count, size
 
 
 def show_nodes(client: AdminClient, screen: Screen, options: argparse.Namespace) -> int:
-    """All, or one."""
+    """All; or one, with its processes and what its agent has read."""
     if options.node:
         node = client.node(options.node)
-        screen.show(node, node_table([node]))
+        screen.show(node, node_table([node]), *_details(node))
     else:
         nodes = client.nodes()
         screen.show({"nodes": nodes}, node_table(nodes))
@@ -45,6 +47,23 @@ def node_table(nodes: list[Node]) -> Rows:
             cell(f"{age(tailer['lag_seconds'])}, {size(tailer['lag_bytes'])}" if tailer else None),
         )
     return made
+
+
+def _details(node: Node) -> Iterator[RenderableType]:
+    memory: dict[str, Any] = node["memory"] or {}
+    tailer: dict[str, Any] = node["tailer"] or {}
+    if processes := memory.get("processes"):
+        made = Rows(("PROCESS", "PID", "MEMORY"), right=("PID", "MEMORY"))
+        for each in sorted(processes, key=lambda one: -one["uss_bytes"]):
+            made.add(cell(each["role"]), cell(each["pid"]), cell(size(each["uss_bytes"])))
+        yield cell("")
+        yield made
+    if memory.get("leak_suspected"):
+        yield cell("memory grows while streams do not: a leak is suspected", "red")
+    if tailer:
+        read, gaps, broken = (count(tailer[name]) for name in ("lines", "gaps", "broken"))
+        yield cell("")
+        yield cell(f"the log's reader: {read} lines, {gaps} gaps, {broken} broken lines")
 
 
 def _agent(node: Node) -> Text:

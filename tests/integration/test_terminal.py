@@ -93,6 +93,8 @@ def test_json_is_what_the_api_says(weir: Weir, node: Node, streams: Streams) -> 
     [told] = as_json(weir("nodes", "--json"))["nodes"]
     assert told["streams"] == 2 and told["memory"]["state"] == "ok"
     assert as_json(weir("nodes", told["name"], "--json"))["name"] == told["name"]
+    _, out, _ = weir("nodes", told["name"])
+    assert "PROCESS" in out and "admission-master" in out and "0 gaps, 0 broken lines" in out
     assert as_json(weir("top", "--json")).keys() == {"pools", "nodes", "leases"}
 
 

@@ -139,7 +139,8 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
             "nodes": [
                 node, {**node, "name": "gone", "silent": True, "silent_s": 90.0},
                 {**node, "name": "full",
-                 "memory": {"state": "full", "used_bytes": 9, "limit_bytes": 9}},
+                 "memory": {"state": "full", "used_bytes": 9, "limit_bytes": 9,
+                            "leak_suspected": True}},
                 {**node, "name": "late", "tailer": {"lag_seconds": 60, "lag_bytes": 5_000_000}},
             ],
             "leases": {"oldest": [{"id": "old", "age_s": 7_200}]},
@@ -159,10 +160,10 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
         "live is 3.0", "p/g was changed live; weir.yml says streams 25", "p/h is draining",
         "agent of gone has not been heard for 1m30s", "memory of full is at its full mark",
         "tailer of late is behind: 1m00s", "stream old runs for 2h00m",
-        "more was refused than granted",
+        "memory of full grows", "more was refused than granted",
     ):  # fmt: skip
         assert part in found
-    assert len(told_of(told)) == 14
+    assert len(told_of(told)) == 15
 
 
 def test_a_sound_service_has_none() -> None:

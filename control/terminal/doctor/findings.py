@@ -108,7 +108,12 @@ def _of_nodes(nodes: list[Any]) -> Iterator[Finding]:
             used = f"{size(memory['used_bytes'])} of {size(memory['limit_bytes'])}"
             yield Finding(
                 f"the memory of {name} is at its {memory['state']} mark: {used}",
-                "weir top shows what runs; see agent.memory_limit in docs/configuration.md",
+                f"weir nodes {name} shows whose it is; docs/runbook.md#the-node-is-out-of-memory",
+            )
+        if memory.get("leak_suspected"):
+            yield Finding(
+                f"the memory of {name} grows and its streams do not: a leak is suspected",
+                f"weir nodes {name} shows the process; a reload of nginx gives new workers",
             )
         if tailer.get("lag_seconds", 0) > LAG_S:
             behind = f"{age(tailer['lag_seconds'])}, {size(tailer['lag_bytes'])}"
