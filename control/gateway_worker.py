@@ -94,7 +94,12 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
         """A client of one of our listeners, from its accept to its end."""
         peer = addr[0] if isinstance(addr, tuple) else ""
         if door.handshakes:
-            client = door.handshakes.wrap(client)
+            try:
+                client = door.handshakes.wrap(client)
+            except OSError as exc:  # it has just closed
+                log.debug("client_gone plane=%s error=%s", door.listener.plane, exc)
+                client.close()
+                return
         if not door.connections.enter(client):
             if not door.handshakes:
                 with contextlib.suppress(OSError):

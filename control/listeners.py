@@ -1,11 +1,14 @@
 """The service's listeners, made from its configuration."""
 
 import ssl
+from collections.abc import Sequence
+from socket import AF_INET, AF_INET6, create_server
 
 from gevent.ssl import SSLContext
 
 from control.config import Config, ConfigError, Fault
 from control.config.schema import ServiceTls
+from control.config.units import address
 from control.front.listener import Listener, admin_listener, node_listener, unix_listener
 from control.tls import TlsError, server_context, server_faults
 
@@ -28,6 +31,27 @@ def listeners(config: Config, source: str) -> list[Listener]:
     if config.admission.listen:
         made.append(node_listener(str(config.admission.listen), node_tls))
     return made
+
+
+def check_move(old: Sequence[Listener], new: Sequence[Listener], source: str) -> None:
+    """:class:`ConfigError` where a running service cannot take new addresses: gunicorn then binds
+    all anew, while its worker still listens on the old ones, and ends where one is taken."""
+    if [each.bind for each in old] == [each.bind for each in new]:
+        return
+    faults = []
+    for listener in new:
+        if listener.local:
+            continue
+        try:
+            place = address(listener.bind)
+            family = AF_INET6 if ":" in place.host else AF_INET
+            create_server((place.host, place.port), family=family).close()
+        except OSError as exc:
+            path = "admin.listen" if listener.plane == "admin" else "admission.listen"
+            told = f"{listener.bind} cannot be bound while the service runs ({exc.strerror})"
+            faults.append(Fault(path, f"{told}: restart it, or choose another"))
+    if faults:
+        raise ConfigError(source, faults)
 
 
 def _context(path: str, tls: ServiceTls | None) -> ssl.SSLContext | None:

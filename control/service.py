@@ -18,7 +18,7 @@ from gunicorn.app.base import BaseApplication
 
 from control.config import Config, ConfigError, Loaded, load_with_tokens
 from control.config.secrets import weaknesses
-from control.listeners import listeners
+from control.listeners import check_move, listeners
 from control.pid_file import write_pid
 from control.succession import DecisionLock
 
@@ -46,7 +46,9 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
         was refused for."""
         try:
             loaded = load_with_tokens(self.loaded.file, self.loaded.started_at)
-            self.listeners, self.loaded = listeners(loaded.config, str(loaded.file)), loaded
+            made = listeners(loaded.config, str(loaded.file))
+            check_move(self.listeners, made, str(loaded.file))
+            self.listeners, self.loaded = made, loaded
         except ConfigError as exc:
             log.error("reload_refused error=%s", exc)
             self.loaded = replace(self.loaded, reload_error=str(exc))
@@ -66,13 +68,15 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
             "post_worker_init": start_ticking,
             "worker_exit": step_down,
             "when_ready": self.open_to_nginx,
+            "on_reload": self.open_to_nginx,
             "on_exit": self.retire,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
 
     def open_to_nginx(self, _arbiter: Any) -> None:
-        """gunicorn's ``when_ready``: nginx's workers may be of another user."""
+        """gunicorn's ``when_ready`` and ``on_reload``, which may have bound the socket anew:
+        nginx's workers may be of another user."""
         if self.config.nginx.user and os.geteuid() == 0:
             user = pwd.getpwnam(self.config.nginx.user)
             os.chown(self.config.admission_socket, user.pw_uid, user.pw_gid)

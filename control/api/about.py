@@ -19,6 +19,7 @@ from control.core.pool import Backend, BackendState
 DEFAULT_ENTRIES = 100
 MAX_ENTRIES = 1_000
 AUDIT_CURSOR = "^[0-9]{1,18}-[0-9]{1,18}$"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*\Z")
 _USER_INFO = re.compile(r"://[^/\s@'\"]*@")
 
 
@@ -97,9 +98,12 @@ def without_secrets(value: Any) -> Any:
         return {key: without_secrets(each) for key, each in value.items()}
     if isinstance(value, list):
         return [without_secrets(each) for each in value]
-    if not isinstance(value, str) or "://" not in value:
+    if not isinstance(value, str) or not _URL.match(value):
         return value
-    parts = urlsplit(value)
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return "…"
     place = parts.netloc.rpartition("@")[2]
     hidden = "/…" if parts.path.strip("/") or parts.query or parts.username else ""
     return f"{parts.scheme}://{place}{hidden}"

@@ -1,6 +1,7 @@
 """What is wrong with one value of ``weir.yml``, in words: path, fault, remedy."""
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -67,20 +68,22 @@ _WORDS = {
 """Pydantic's error types in our words; the rest keep pydantic's."""
 
 
-SECRET_KEYS = {"token", "tokens"}
+SECRET_KEYS = {"token", "tokens", "webhook", "endpoint"}
+_HIDDEN = re.compile(r"(?<=://)[^\s'\"]*@|(?<=\?)[^\s'\"]+")
+"""Of a URL, what may be a password or a key."""
 
 
 def _words(error: Any, loc: Sequence[str | int]) -> str:
     if error["type"] == "extra_forbidden":
         return _unknown_key(str(loc[-1]), _section_at(loc[:-1]))
     template = _WORDS.get(error["type"], "{msg}, not {got}")
-    # Whoever wrote a token itself into the file does not want it in a log as well.
+    # Whoever wrote a secret itself into the file does not want it in a log as well.
     got = "what it is" if SECRET_KEYS.intersection(loc) else _shown(error.get("input"))
     return template.format(msg=error["msg"], got=got, **error.get("ctx", {}))
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = _HIDDEN.sub("…", repr(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 

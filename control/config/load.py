@@ -53,7 +53,8 @@ def load(path: Path) -> Config:
         raw = yaml.load(raw_bytes, Loader=_StrictLoader)
     except OSError as exc:
         raise ConfigError(source, [Fault("", f"cannot be read: {exc.strerror}")]) from exc
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as exc:
+    except (yaml.YAMLError, ValueError, KeyError, RecursionError) as exc:
+        # A ValueError or KeyError is of a value that only looks like a date or a number.
         raise ConfigError(source, [Fault("", f"is not YAML: {_one_line(exc)}")]) from exc
     return parse(raw, source)
 
@@ -85,4 +86,10 @@ def parse(raw: object, source: str) -> Config:
 
 
 def _one_line(exc: Exception) -> str:
-    return " ".join(str(exc).split())
+    """What is wrong and where, without the file's own line: it may hold a secret."""
+    told, mark = str(exc), None
+    if isinstance(exc, yaml.MarkedYAMLError):
+        told = ": ".join(filter(None, (exc.context, exc.problem)))
+        mark = exc.problem_mark or exc.context_mark
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return " ".join(told.split()) + place

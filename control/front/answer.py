@@ -30,10 +30,17 @@ KEPT, CLOSED = Answered(True), Answered(False)
 
 
 def answer(
-    client: Any, app: WsgiApp, request: Request, environ: dict[str, Any], keep: bool
+    client: Any,
+    app: WsgiApp,
+    request: Request,
+    environ: dict[str, Any],
+    keep: bool,
+    *,
+    is_made: Callable[[], None] = lambda: None,
 ) -> Answered:
-    """Have the application answer. A list is sent as a whole, with its length; what else it
-    returns, item by item. An error of its own is logged, and told where nothing has been sent."""
+    """Have the application answer. A list is sent as a whole, with its length, when ``is_made``
+    has been told: from then on it is the client that is waited for. What else it returns is sent
+    item by item. An error of its own is logged, and told where nothing has been sent."""
     started: Started = []
 
     def start_response(status: str, headers: Headers, exc_info: Any = None) -> None:
@@ -49,6 +56,7 @@ def answer(
     else:
         if not isinstance(said, list):
             return _streamed(client, said, started, request, keep)
+    is_made()
     client.sendall(wire)
     return KEPT if keep else CLOSED
 

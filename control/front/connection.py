@@ -35,6 +35,7 @@ class Connection:
         self._client = client
         self._app = app
         self._connections = door.connections
+        self._turns = door.turns()
         self._stays = stays
         listener = door.listener
         self._patience = listener.patience
@@ -89,12 +90,16 @@ class Connection:
         environ = request.environ(self._environ)
         if self._patience is None:
             return answer(self._client, self._app, request, environ, keep)
+        self._turns.take()
         self._connections.is_answered(self._client)
         self._client.settimeout(self._patience.send_s)
-        answered = answer(self._client, self._app, request, environ, keep)
+        answered = answer(self._client, self._app, request, environ, keep, is_made=self._is_to_read)
         self._connections.waits(self._client)
         self._phase = None
         return answered
+
+    def _is_to_read(self) -> None:
+        self._connections.waits(self._client)
 
     def _send(self, wire: bytes) -> None:
         self._client.settimeout(self._patience and self._patience.send_s)

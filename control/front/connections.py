@@ -7,8 +7,9 @@ from typing import Any
 
 
 class Connections:
-    """Where there are ``most``, the one that has kept us waiting longest makes room: slow clients
-    cannot keep others out. The bodies of all have at most ``most_bytes``."""
+    """Where there are ``most``, the one that has kept us waiting longest, for a request or for
+    its reading an answer, makes room: slow clients cannot keep others out. The bodies of all have
+    at most ``most_bytes``."""
 
     def __init__(self, most: int, most_bytes: int) -> None:
         self._most = most
@@ -38,7 +39,7 @@ class Connections:
         self._waiting.pop(client, None)
 
     def waits(self, client: Any) -> None:
-        """From now on the client's next request is waited for."""
+        """From now on the client is waited for."""
         self._waiting[client] = None
 
     def is_answered(self, client: Any) -> None:

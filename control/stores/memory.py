@@ -189,17 +189,29 @@ class MemoryStore:
         return kept
 
     def _take_up(self, saved: Saved) -> None:
-        """Put changed limits in force again, unless the file's own have been changed since."""
+        """Put changed limits in force again, but those whose own in the file have been changed
+        since."""
         for (pool_name, name), override in saved.overrides.items():
             pool = self._ledger.pools.get(pool_name)
             backend = pool and pool.backends.get(name)
-            if backend and backend.configured[:2] == override.configured[:2]:
-                self._overrides[pool_name, name] = override
-                backend.adjust(override.limits)
+            kept = _still_in_force(override, backend.configured) if backend else None
+            if backend and kept:
+                self._overrides[pool_name, name] = kept
+                backend.adjust(kept.limits)
+            if kept == override:
                 continue
             log.warning("limits_from_file pool=%s backend=%s was=%s", pool_name, name, override)
             if self._journal is not None:
-                self._journal.keep(pool_name, name, None)
+                self._journal.keep(pool_name, name, kept)
+
+
+def _still_in_force(override: Override, file: Limits) -> Override | None:
+    """Of what was changed live, that of which the file says what it said then."""
+    live, then = override
+    streams = live.max_streams if file.max_streams == then.max_streams else file.max_streams
+    tokens = live.max_tokens if file.max_tokens == then.max_tokens else file.max_tokens
+    limits = Limits(streams, tokens, live.state)
+    return Override(limits, file) if limits != file else None
 
 
 def _make_place(pools: dict[str, Pool], lease: Lease) -> None:

@@ -48,6 +48,9 @@ def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
     headers = [("Content-Type", "text/plain")]
     if path == "/fails":
         raise LookupError("-".join(("a", "prompt")))
+    if path == "/large":
+        start_response("200 OK", headers)
+        return [b"x" * 1_000_000]
     if path == "/sized":
         headers.append(("Content-Length", query))
         start_response("200 OK", headers)

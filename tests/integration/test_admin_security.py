@@ -2,7 +2,10 @@
 
 import http.client
 import itertools
+import os
+import pwd
 import re
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +17,7 @@ import requests
 
 from control.api.routes import Operation, Role, Route
 from tests.harness.admission import Service
-from tests.harness.node import wait_for
+from tests.harness.node import free_port, wait_for
 from tests.harness.openapi import check_answer, routes
 
 TOKENS = {role: f"{role}-token-0123456789abcdef" for role in Role}
@@ -279,6 +282,40 @@ def test_without_tokens_anyone_is_an_admin_and_told_so(bare: Service, service: S
     told = service.get("/v1/whoami", TOKENS[Role.OPERATE])
     assert told == {"name": "operate-er", "role": "operate", "open": False}
     assert bare.get("/v1/whoami", token="whatever")["open"] is True
+
+
+def test_a_sighup_that_cannot_be_followed_leaves_the_service_as_it_is(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = Service(tmp_path / "n")
+        sound = service.config["admin"]
+        for listen in (f"127.0.0.1:{taken.getsockname()[1]}", "192.0.2.1:8081"):
+            # Without tokens a far address is refused by the file's own rules already.
+            tokens = [{"name": "ops", "env": "HOME"}] if listen.startswith("192") else []
+            service.config["admin"] = {"listen": listen, "tokens": tokens}
+            service.write_config()
+            service.reload()
+            error = service.get("/v1/config")["reload_error"]
+            assert "admin.listen" in error and "cannot be bound" in error, error
+        service.config["admin"] = sound
+        service.write_config()
+        service.file.write_text(service.file.read_text() + "node: 2026-13-45\n")
+        service.reload()
+        assert "is not YAML" in service.get("/v1/config")["reload_error"]
+        service.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has sockets for others")
+def test_an_address_that_moved_at_sighup_leaves_the_socket_to_nginx(tmp_path: Path) -> None:
+    service = Service(tmp_path / "n", nginx={"user": "nobody"})
+    nobody = pwd.getpwnam("nobody").pw_uid
+    assert (service.state / "run" / "admission.sock").stat().st_uid == nobody
+    service.port = free_port()
+    service.url = f"http://127.0.0.1:{service.port}"
+    service.config["admin"]["listen"] = f"127.0.0.1:{service.port}"
+    service.write_config()
+    service.reload()
+    assert (service.state / "run" / "admission.sock").stat().st_uid == nobody
+    service.stop()
 
 
 def test_tokens_are_read_again_on_sighup_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """Nodes apart from their admission service: over TLS, with certificates and tokens."""
 
+import os
 import signal
+import socket
 import ssl
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,6 +164,19 @@ def test_a_broken_certificate_is_refused_at_sighup_and_the_old_one_served(
     assert "admission.tls.certificate" in service.get("/v1/config")["reload_error"]
     file.write_text(sound)
     wait_for(lambda: streams(node))
+
+
+def test_one_who_hangs_up_before_the_handshake_is_no_defect(
+    node: Node, service: ServiceForNodes
+) -> None:
+    os.kill(service.worker(), signal.SIGSTOP)
+    for sent in (b"", b"hello"):
+        with socket.create_connection(("127.0.0.1", service.nodes_port)) as client:
+            client.sendall(sent)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.kill(service.worker(), signal.SIGCONT)
+    wait_for(lambda: streams(node))
+    assert "Traceback" not in service.log.read_text()
 
 
 STRANGERS = {

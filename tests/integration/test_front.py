@@ -1,8 +1,10 @@
 """The HTTP front on the real worker: streams, slow clients, and too many of them."""
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,50 @@ def test_slow_clients_make_room_for_the_next_one(front: Front) -> None:
         assert client.head().status == 200
     for each in slow:
         each.close()
+
+
+def test_slow_readers_make_room_for_the_next_one(front: Front) -> None:
+    """Each has asked for more answers than it takes."""
+    slow = [Client(front.port, receive_buffer=2_048) for _ in range(8)]
+    for each in slow:
+        each.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while each.socket.send(b"GET /large HTTP/1.1\r\n\r\n"):
+                pass
+    with ask(front, "/echo") as client:
+        assert client.head().status == 200
+    for each in slow:
+        each.fin()
+
+
+def test_one_who_asks_without_end_keeps_nobody_else_waiting(front: Front) -> None:
+    ends = threading.Event()
+    with socket.create_connection(("127.0.0.1", front.port), 5) as greedy:
+
+        def write() -> None:
+            with suppress(OSError):
+                while not ends.is_set():
+                    greedy.sendall(b"GET / HTTP/1.1\r\n\r\n" * 2_000)
+
+        def read() -> None:
+            with suppress(OSError):
+                while greedy.recv(1 << 20):
+                    pass
+
+        threads = [threading.Thread(target=each) for each in (write, read)]
+        limit = threading.Timer(3, ends.set)
+        for each in (*threads, limit):
+            each.start()
+        time.sleep(0.2)
+        for _ in range(10):
+            with ask(front, "/echo") as client:
+                assert client.head().status == 200
+        in_time = not ends.is_set()
+        ends.set()
+        greedy.shutdown(socket.SHUT_RDWR)
+        for each in (*threads, limit):
+            each.join()
+    assert in_time
 
 
 def test_where_all_are_being_answered_the_next_one_is_told(front: Front) -> None:

@@ -97,6 +97,9 @@ def test_what_is_no_configuration_is_refused(raw: object) -> None:
         ("1: 2", "is not text"),
         ("\x00", "is not YAML"),
         ("!!python/object:os.system {}", "is not YAML"),
+        ("node: 2026-13-45", "is not YAML"),
+        ("node: 0x_", "is not YAML"),
+        ("node: !!bool x", "is not YAML"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:
@@ -106,6 +109,25 @@ def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:
         load(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "missing.yml")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "agent: {webhook: 'hooks.example.org/s3cret'}",
+        "agent: {webhook: ftp://hooks.example.org/s3cret}",
+        "agent:\n  webhook: https://hooks.example.org/s3cret: x",
+        "tracing: {endpoint: 'http://collector:4318?key=s3cret'}",
+        "admission: {url: 'https://u:s3cret-that-is-longer-than-what-is-shown-of-it@h:8443/x'}",
+        "admission: {url: 'https://h:8443?key=s3cret'}",
+    ],
+)
+def test_a_fault_repeats_no_secret_of_the_file(tmp_path: Path, setting: str) -> None:
+    file = tmp_path / "weir.yml"
+    file.write_text("pools: {default: {backends: [{name: a, url: 'http://h:1'}]}}\n" + setting)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert "s3cret" not in str(caught.value)
 
 
 def test_engines_on_the_command_line_make_the_same_as_a_file(tmp_path: Path) -> None:

@@ -124,6 +124,19 @@ def test_the_files_own_limits_count_again_once_they_are_changed(file: Path) -> N
     assert backend.limits == Limits(3, 10_000), "the change is forgotten for good"
 
 
+def test_what_the_file_still_says_leaves_the_live_change_of_it_in_force(file: Path) -> None:
+    """One setting's new value in the file opens no backend that an operator has closed."""
+    store = opened(file)
+    [backend] = store.pools()[0].backends.values()
+    store.adjust(backend, Limits(1, 5_000, BackendState.DISABLED))
+    store.close()
+    for _ in range(2):
+        store = opened(file, some=pools(streams=7))
+        [backend] = store.pools()[0].backends.values()
+        assert backend.limits == Limits(7, 5_000, BackendState.DISABLED)
+        store.close()
+
+
 def test_limits_put_back_are_no_change(file: Path) -> None:
     store = opened(file)
     [backend] = store.pools()[0].backends.values()
