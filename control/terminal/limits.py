@@ -127,6 +127,7 @@ def limits_told(before: Backend, after: Backend) -> list[str]:
     ]
     if over:
         lines.append(f"{', '.join(over)}: nothing is cut, and nothing admitted until below")
-    if says := file_says(after):
+    # The state is another command's.
+    if says := file_says({**after, "state": after.get("configured", after)["state"]}):
         lines.append(f"kept over restarts; weir.yml says {says} (`--reset` goes back to it)")
     return lines

@@ -62,6 +62,8 @@ def test_a_backend_that_should_take_streams_and_cannot_be_reached_is_shown_so() 
 def test_a_changed_limit_says_what_it_does_not_do() -> None:
     assert limits_told(backend(), backend()) == ["nothing to change: the limits are these already"]
     assert limits_told(backend(), backend(max_streams=30)) == ["streams 25 -> 30"]
+    closed = backend(state="disabled", configured=backend())
+    assert len(limits_told(closed, closed)) == 1, "--reset does not open it"
     changed, over = limits_told(backend(), backend(max_streams=2, max_tokens=8_000))
     assert changed == "streams 25 -> 2, tokens 80,000 -> 8,000"
     assert over.startswith("3 streams are in use of 2, 9,000 tokens are in use of 8,000: nothing")
