@@ -58,6 +58,12 @@ class Backends:
             raise problem(falcon.HTTP_400, "invalid_change", str(exc)) from exc
         require_for_fields(req, change.members())
         changed = _find_backend(self._admission, pool, backend)
+        if not changed.url:  # nginx would be sent nowhere
+            raise problem(
+                falcon.HTTP_404,
+                "backend_not_found",
+                f"{backend} is no longer in the file, and goes with its last stream: add it there",
+            )
         self._check_if_match(req, pool, changed)
         before = changed.limits
         after = _changed(change, changed)

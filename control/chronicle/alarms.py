@@ -72,6 +72,8 @@ class Alarms:
         for node in sight.nodes:
             if not node.is_silent(now):  # what it said last may no longer be so
                 told += _of_node(node)
+        known = {node.name for node in sight.nodes}
+        told += [Alarm(name, "", "", node=n) for name, _, n in self._raised if n and n not in known]
         told.append(Alarm("journal", "failed" if sight.fault else "", sight.fault or ""))
         drift = f"granted - ended - live is {sight.drift}: restart the service and report it"
         told.append(Alarm("drift", "drift" if sight.drift else "", drift))

@@ -58,6 +58,23 @@ def test_what_is_absent_stays_and_null_goes_back_to_the_file(service: Service) -
     assert "configured" not in changed and settings(service) == FILE
 
 
+def test_a_backend_that_has_left_the_file_is_not_opened_again(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    held = service.grant(2)
+    gone = {lease["backend"] for lease in map(service.get, (f"/v1/leases/{i}" for i in held))}
+    backends = service.config["pools"]["default"]["backends"]
+    backends[:] = [{**backends[0], "name": "new"}]
+    service.write_config()
+    service.reload()
+    for name in gone:
+        path = f"/v1/pools/default/backends/{name}"
+        change = {"state": "active", "max_streams": 9, "max_tokens": 90_000}
+        refused = service.ask("PATCH", path, json=change)
+        assert (refused.status_code, refused.json()["code"]) == (404, "backend_not_found")
+        assert service.get(path)["state"] == "disabled"
+    service.stop()
+
+
 def test_a_change_with_the_etag_of_other_settings_is_refused_with_those_in_force(
     service: Service,
 ) -> None:

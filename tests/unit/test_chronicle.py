@@ -215,6 +215,13 @@ def test_what_a_silent_node_said_last_stands() -> None:
     assert look(alarms, 60.0, nodes=[node(MemoryState.OK)]) == [("node", "n", "silent")]
 
 
+def test_the_alarms_of_a_node_that_is_forgotten_are_over() -> None:
+    alarms = Alarms(1_000)
+    look(alarms, 0.0, nodes=[node(MemoryState.FULL)])
+    assert look(alarms, 1.0) == [("alarm", "node_memory", "cleared")]
+    assert look(alarms, 2.0) == []
+
+
 def test_a_journal_that_fails_and_a_ledger_that_drifts_are_alarms() -> None:
     alarms = Alarms(1_000)
     assert look(alarms, 0.0, fault="disk full") == [("alarm", "journal", "raised")]
