@@ -34,7 +34,7 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	luacheck --quiet lua
-	cd ansible && ../$(BIN)/ansible-lint --offline --quiet
+	cd ansible && ../$(BIN)/ansible-lint --offline -q
 	$(BIN)/pytest -q tests/unit/test_render.py  # what is rendered passes `nginx -t`
 
 bench: setup
