@@ -217,6 +217,11 @@ def _what_happens(parts: Parts) -> tuple[Route, ...]:
                     (
                         Param("kinds", "Only these, by comma", _text(f"^({kinds})(,({kinds}))*$")),
                         Param("pool", "Only what concerns this pool"),
+                        Param(
+                            "thin",
+                            "Where many come at once, without leases that began and ended in it",
+                            _words("true", "false"),
+                        ),
                         Param("last_event_id", "Go on after this event, as Last-Event-ID"),
                     ),
                     headers=(Param("Last-Event-ID", "Go on after this event"),),

@@ -3,7 +3,7 @@
 import falcon
 
 from control.admission import Admission
-from control.api.params import invalid
+from control.api.params import boolean, invalid
 from control.api.problems import problem
 from control.chronicle.events import KINDS, Wanted
 from control.chronicle.subscribers import Subscribers, TooMany
@@ -21,7 +21,7 @@ class Events:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """From now on, or from after ``Last-Event-ID`` (or ``last_event_id``, which a browser's
         own header outdoes: it is newer)."""
-        wanted = Wanted(_kinds(req), self._pool(req))
+        wanted = Wanted(_kinds(req), self._pool(req), boolean(req, "thin"))
         try:
             subscription = self._subscribers.subscribe(wanted, _last_event_id(req))
         except TooMany as exc:

@@ -18,6 +18,7 @@ from control.core.verdict import Verdict, Witness
 
 REFUSED, LIMITS, NODE, ALARM = "refused", "limits", "node", "alarm"
 KINDS = (*LIFE, REFUSED, LIMITS, NODE, ALARM)
+FEW = 50
 RING = 10_000
 """Events that are kept for those who come back."""
 
@@ -35,10 +36,15 @@ class Event(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which events a reader asks for; None: of every kind, of every pool and of none."""
+    """Which events a reader asks for; None: of every kind, of every pool and of none.
+
+    ``thin``: where more than :data:`FEW` come at once, without leases that have begun and ended
+    among them. Who shows what is live now misses nothing by it, and is spared most of it.
+    """
 
     kinds: frozenset[str] | None = None
     pool: str | None = None
+    thin: bool = False
 
     @property
     def is_everything(self) -> bool:
@@ -94,6 +100,8 @@ class EventLog:
     def text(self, after: int, until: int, wanted: Wanted) -> bytes:
         """The frames of the wanted events from ``after`` (itself not) to ``until``; all of them
         must still be kept. What was made once is not made again."""
+        if wanted.thin:
+            return self._thin_text(after + 1, until, wanted)
         first, last = after + 1, until if not self._followed else min(until, self._made_after)
         if first <= last:
             self._make(self._between(first, last), first)
@@ -104,6 +112,21 @@ class EventLog:
         pairs = zip(numbers, self._between(first, until), strict=True)
         takes = wanted.takes
         return b"".join([frames[number] for number, event in pairs if takes(event)])
+
+    def _thin_text(self, first: int, until: int, wanted: Wanted) -> bytes:
+        events = list(self._between(first, until))
+        brief = _brief(events) if len(events) > FEW else frozenset()
+        frames, takes = self._frames, wanted.takes
+        offset = self._wall() - self._clock()
+        texts = []
+        for number, event in enumerate(events, first):
+            if (isinstance(event, Change) and event.lease.grant in brief) or not takes(event):
+                continue
+            text = frames.get(number)
+            if text is None:
+                text = frames[number] = frame(number, event.kind, _data(event, offset))
+            texts.append(text)
+        return b"".join(texts)
 
     def trim(self) -> None:
         """Forget the text of events that are no longer kept; to be called some times a second."""
@@ -123,6 +146,19 @@ class EventLog:
         for number, event in enumerate(events, first):
             if number not in frames:
                 frames[number] = frame(number, event.kind, _data(event, offset))
+
+
+def _brief(events: Iterable[Change | Event]) -> Collection[int]:
+    """Grants that are among the events, and over after the last of them."""
+    granted: set[int] = set()
+    lately: dict[int, str] = {}
+    for event in events:
+        if isinstance(event, Change):
+            grant = event.lease.grant
+            lately[grant] = event.kind
+            if event.kind == GRANTED:
+                granted.add(grant)
+    return {grant for grant in granted if lately[grant] == ENDED}
 
 
 def frame(number: int, kind: str, data: object) -> bytes:

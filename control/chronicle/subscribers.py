@@ -67,13 +67,17 @@ class Subscribers:
             raise TooMany
         subscription = Subscription(self, wanted, after)
         self._all.add(subscription)
-        self.log.follow(True)
+        self._follow()
         return subscription
 
     def leave(self, subscription: "Subscription") -> None:
         """It takes no more."""
         self._all.discard(subscription)
-        self.log.follow(bool(self._all))
+        self._follow()
+
+    def _follow(self) -> None:
+        # What a thin follower is told of is made into text when it is known.
+        self.log.follow(any(not subscription.wanted.thin for subscription in self._all))
 
     def tick(self) -> None:
         """In each round: let what is new be taken, and drop who does not take."""
@@ -110,7 +114,7 @@ class Subscription:
 
     def __init__(self, all_: Subscribers, wanted: Wanted, after: int | None) -> None:
         self._all = all_
-        self._wanted = wanted
+        self.wanted = wanted
         log = all_.log
         self._missed = None if after is None else _missed(log, after)
         if after is None or self._missed:
@@ -180,7 +184,7 @@ class Subscription:
 
     def _take(self) -> bytes:
         until = min(self._all.mark, self._at + AT_ONCE)
-        text = self._all.text(self._at, until, self._wanted)
+        text = self._all.text(self._at, until, self.wanted)
         self._at = until
         if until < self._all.mark:
             self._all.sleep(BREATH_S)

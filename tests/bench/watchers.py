@@ -25,7 +25,7 @@ def watch(admin: str, begin_s: float) -> None:
 def _follow(admin: str) -> None:
     while True:
         connection = http.client.HTTPConnection(admin)
-        connection.request("GET", "/v1/events")
+        connection.request("GET", "/v1/events?thin=true")
         answer = connection.getresponse()
         while answer.read1(CHUNK):
             pass

@@ -299,3 +299,54 @@ def test_what_is_kept_of_a_long_life_is_bounded() -> None:
         next(stream)
     assert len(follower.log._frames) <= 10 + 3
     assert len(follower.all._texts) <= 1
+
+
+# -- thinned ---------------------------------------------------------------------------------------
+
+
+def change(kind: str, grant: int) -> Change:
+    lease = Lease(f"id-{grant}", grant, "p", "b", "", "QA", 10, "n/1/1", 1.0)
+    return Change(kind, 2.0, lease, "p", "b", Verdict.COMPLETED, Witness.LUA)
+
+
+def live(told_of: list[tuple[int, str, dict[str, Any]]]) -> set[str]:
+    """Ids of the leases that are live after these events."""
+    ids: set[str] = set()
+    for _, kind, data in told_of:
+        if kind == ENDED:
+            ids.discard(data["id"])
+        elif kind in (GRANTED, MOVED):
+            ids.add(data["id"])
+    return ids
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([GRANTED, MOVED, DRAINING, ENDED]), st.integers(0, 40)),
+             min_size=51, max_size=200)
+)  # fmt: skip
+def test_who_reads_a_thinned_log_knows_the_same_leases(steps: list[tuple[str, int]]) -> None:
+    began: set[int] = set()
+    changes = []
+    for kind, grant in steps:
+        first = grant not in began
+        began.add(grant)
+        changes.append(change(GRANTED if first else MOVED if kind == GRANTED else kind, grant))
+    log = EventLog(size=1_000)
+    log.extend(changes)
+    whole = told(log.text(log.began, log.newest, Wanted()))
+    thin = told(log.text(log.began, log.newest, Wanted(thin=True)))
+    assert live(thin) == live(whole)
+    assert [event for event in whole if event in thin] == thin, "nothing else, in order"
+    last = {each.lease.grant: each.kind for each in changes}
+    assert len(thin) == sum(last[each.lease.grant] != ENDED for each in changes)
+
+
+def test_few_events_are_not_thinned() -> None:
+    log = EventLog()
+    log.extend([change(kind, n) for n in range(25) for kind in (GRANTED, ENDED)])
+    assert len(told(log.text(log.began, log.newest, Wanted(thin=True)))) == 50
+    log.extend([change(GRANTED, 100)])
+    assert [
+        data["id"] for _, _, data in told(log.text(log.began, log.newest, Wanted(thin=True)))
+    ] == [change(GRANTED, 100).lease.id]

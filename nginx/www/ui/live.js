@@ -43,7 +43,7 @@ export class Live {
     this.#tell = tell;
     this.#seen = seen;
     this.#feed = new Feed(
-      (headers, signal) => api.stream("v1/events", headers, signal),
+      (headers, signal) => api.stream("v1/events?thin=true", headers, signal),
       {
         opened: () => this.#load(),
         event: (event) => this.#take(event),

@@ -41,7 +41,7 @@ class Service {
     signal.addEventListener("abort", () => controller.error(new DOMException("", "AbortError")));
     const tell = (id, kind, data) =>
       controller.enqueue(new TextEncoder().encode(`id: ${id}\nevent: ${kind}\ndata: ${JSON.stringify({ at: 100, ...data })}\n\n`));
-    if (path === "v1/events") this.streams.push({ tell, close: () => controller.close(), headers });
+    if (path === "v1/events?thin=true") this.streams.push({ tell, close: () => controller.close(), headers });
     else controller.close(); // what happened before
     return body;
   }
