@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,8 @@ LOOK_S = 0.05
 """How late the worker notices that it is to end."""
 LONGEST_START_S = 10.0
 """A successor that needs longer has failed."""
+LAST_REQUESTS_S = 0.05
+"""Who has connected, or has begun to ask, may ask within it."""
 LAST_ANSWERS_S = 0.25
 """What has been asked is answered within it, before another decides."""
 
@@ -60,11 +63,14 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
         self._leaving = True
         for server in servers:
             server.close()
-        for door in doors:
-            door.connections.close_for_reading()
-        deadline = time.monotonic() + LAST_ANSWERS_S
-        while any(door.connections for door in doors) and time.monotonic() < deadline:
-            gevent.sleep(0.005)
+        gevent.sleep(0)  # who has been accepted comes in
+        everyone = [door.connections for door in doors]
+        for connections in everyone:
+            connections.close_for_reading(but_who_asks=True)
+        _wait_while(lambda: any(each.any_asks for each in everyone), LAST_REQUESTS_S)
+        for connections in everyone:
+            connections.close_for_reading()
+        _wait_while(lambda: any(everyone), LAST_ANSWERS_S)
 
     def _serve_out_the_term(self) -> None:
         notified_at = told_at = 0.0
@@ -120,3 +126,9 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
         finally:
             door.connections.leave(client)
             client.close()
+
+
+def _wait_while(busy: Callable[[], bool], longest_s: float) -> None:
+    deadline = time.monotonic() + longest_s
+    while busy() and time.monotonic() < deadline:
+        gevent.sleep(0.005)

@@ -60,6 +60,8 @@ class Connection:
                 if gathered.refusal:
                     self._refuse(gathered.refusal)
                     return
+            if gathered.phase != IDLE:
+                self._connections.asks(self._client)
             if gathered.awaits_continue:
                 gathered.awaits_continue = False
                 self._send(CONTINUE)
@@ -88,6 +90,7 @@ class Connection:
     def _answer(self, request: Request) -> Answered:
         keep = request.keep_alive and self._stays()
         environ = request.environ(self._environ)
+        self._connections.has_asked(self._client)
         if self._patience is None:
             return answer(self._client, self._app, request, environ, keep)
         self._turns.take()

@@ -16,6 +16,7 @@ class Connections:
         self._most_bytes = most_bytes
         self._held: dict[Any, int] = {}
         self._waiting: dict[Any, None] = {}
+        self._asking: set[Any] = set()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -31,12 +32,27 @@ class Connections:
             hang_up(oldest, socket.SHUT_RDWR)
         self._held[client] = 0
         self._waiting[client] = None
+        self._asking.add(client)
         return True
 
     def leave(self, client: Any) -> None:
         """One less."""
         self._bytes -= self._held.pop(client, 0)
         self._waiting.pop(client, None)
+        self._asking.discard(client)
+
+    @property
+    def any_asks(self) -> bool:
+        """Whether a request is on its way: a connection's first, or one that has come in part."""
+        return bool(self._asking)
+
+    def asks(self, client: Any) -> None:
+        """A request has come in part."""
+        self._asking.add(client)
+
+    def has_asked(self, client: Any) -> None:
+        """The request is whole."""
+        self._asking.discard(client)
 
     def waits(self, client: Any) -> None:
         """From now on the client is waited for."""
@@ -52,9 +68,9 @@ class Connections:
         self._held[client] = size
         return self._bytes <= self._most_bytes
 
-    def close_for_reading(self) -> None:
+    def close_for_reading(self, *, but_who_asks: bool = False) -> None:
         """What has been asked is answered; then each reads the end."""
-        for client in list(self._held):
+        for client in self._held.keys() - (self._asking if but_who_asks else set()):
             hang_up(client, socket.SHUT_RD)
 
 

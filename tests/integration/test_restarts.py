@@ -8,11 +8,13 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -151,6 +153,34 @@ def test_a_graceful_reload_hands_over_and_no_request_notices(
     wait_for(lambda: node.in_use()[0] == 1)
     client.fin()
     node.settled()
+
+
+def test_who_has_connected_and_not_asked_yet_is_answered_across_a_reload(
+    start_engine: Start, start_node: Start
+) -> None:
+    node = start_node([start_engine().url])
+    [old] = node.workers("admission")
+    head, rest = b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n\r\n"
+    answers = []
+
+    def ask() -> None:
+        """A client that is slow to begin, as others' processes are, and slow in its head."""
+        with socket.create_connection(("127.0.0.1", node.admin_port), timeout=10) as client:
+            time.sleep(0.01)
+            client.sendall(head)
+            time.sleep(0.01)
+            client.sendall(rest)
+            answers.append(client.recv(12))
+
+    os.kill(node.pid("admission"), signal.SIGHUP)
+    with ThreadPoolExecutor(20) as clients:
+        asked = []
+        while old in node.workers("admission"):
+            asked.append(clients.submit(ask))
+            time.sleep(0.002)
+        for each in asked:
+            each.result()
+    assert set(answers) == {b"HTTP/1.1 200"} and len(answers) > 20
 
 
 def test_a_reload_takes_up_what_the_file_says_and_keeps_the_old_where_that_is_wrong(
