@@ -13,7 +13,7 @@ from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
 from control.core.ledger import Held
 from control.core.node import MemoryState
 from control.core.operation import Operation, Release, Reroute, Result, Sync, Synced
-from control.core.pool import BackendState
+from control.core.pool import BackendState, Limits
 from control.core.verdict import Phase, Verdict, Witness
 from control.progress import Report
 
@@ -169,11 +169,11 @@ class ReleasedResult(Struct):
 
 class SyncedResult(Struct, omit_defaults=True):
     """Ids of what a sync ended and adopted. ``limits``: those in force of the pools that
-    gateways decide by themselves while they have no answer, as [streams, tokens, open]."""
+    gateways decide by themselves while they have no answer, as [streams, tokens, state]."""
 
     ended: list[str]
     adopted: list[str]
-    limits: dict[str, dict[str, tuple[int, int, bool]]] = {}
+    limits: dict[str, dict[str, Limits]] = {}
 
 
 Answer = OpError | GrantedResult | RefusedResult | EndedResult | ReleasedResult | SyncedResult

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from control.core.change import DRAINING, ENDED, GRANTED, MOVED, Change
 from control.core.decision import AlreadyEnded, Decision, Granted, Refused, ReleaseOutcome
 from control.core.lease import Lease, LeaseState
-from control.core.pool import BackendState, Pool, in_use
+from control.core.pool import Limits, Pool, in_use
 from control.core.session import Session
 from control.core.tombstones import Tombstones
 from control.core.verdict import Verdict, Witness
@@ -294,14 +294,11 @@ class Ledger:
         faults += [f"session owns ended lease {i}" for i in owned if i not in self.leases]
         return faults
 
-    def local_limits(self) -> dict[str, dict[str, tuple[int, int, bool]]]:
-        """The limits in force (streams, tokens, open) of pools that gateways decide by
-        themselves while they have no answer."""
+    def local_limits(self) -> dict[str, dict[str, Limits]]:
+        """The limits in force of pools that gateways decide by themselves while they have no
+        answer."""
         return {
-            pool.name: {
-                b.name: (b.max_streams, b.max_tokens, b.state is BackendState.ACTIVE)
-                for b in pool.backends.values()
-            }
+            pool.name: {b.name: b.limits for b in pool.backends.values()}
             for pool in self.pools.values()
             if pool.decided_locally
         }

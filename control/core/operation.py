@@ -6,6 +6,7 @@ from typing import NamedTuple
 from control.core.decision import Decision, ReleaseOutcome
 from control.core.lease import Lease
 from control.core.ledger import Claim, Held, Ledger
+from control.core.pool import Limits
 from control.core.verdict import Verdict, Witness
 
 
@@ -55,11 +56,11 @@ class EndSession(NamedTuple):
 
 class Synced(NamedTuple):
     """What a sync changed, and what its gateway needs to know: the ``limits`` in force, by pool
-    and backend (streams, tokens, open), of pools that it decides while it has no answer."""
+    and backend, of pools that it decides while it has no answer."""
 
     ended: Sequence[Lease]
     adopted: Sequence[Lease]
-    limits: dict[str, dict[str, tuple[int, int, bool]]]
+    limits: dict[str, dict[str, Limits]]
 
 
 Operation = Acquire | Reroute | Release | Sync | Cut | EndSession

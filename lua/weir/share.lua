@@ -85,7 +85,27 @@ local function limits(pool, backend)
         return changed[1], changed[2], changed[3]
     end
     local own = config.pools[pool].backends[backend]
-    return own.max_streams, own.max_tokens, true
+    return own.max_streams, own.max_tokens, "active"
+end
+
+-- The refusal of a request that no backend of the pool would ever take, or none at present; nil
+-- where only room is wanting. The service's own reasons, in its own order.
+local function closed(pool, tokens)
+    local enabled, active, largest = false, false, 0
+    for backend in pairs(config.pools[pool].backends) do
+        local _, max_tokens, state = limits(pool, backend)
+        if state ~= "disabled" then
+            enabled = true
+            active = active or state == "active"
+            largest = math.max(largest, max_tokens)
+        end
+    end
+    if enabled and tokens > largest then
+        return { reason = "request_too_large", status = 413, limit = largest, requested = tokens }
+    end
+    if not active then
+        return { reason = enabled and "draining" or "no_backend", status = 503 }
+    end
 end
 
 -- This worker's slot, taken when it starts; and a look at who has died, for it may replace one.
@@ -102,7 +122,7 @@ function _M.covers(pool)
 end
 
 -- The limits that are in force, as the service told them: { pool = { backend = { streams, tokens,
--- open } } }.
+-- state } } }.
 function _M.learn(told)
     live = told
 end
@@ -168,17 +188,17 @@ function _M.claim(pool, asked_scene, bytes, alone_s)
     local share = config.pools[pool].local_share
     local scene, tokens = estimate(asked_scene, bytes)
     local of = slots()
-    local refusal = { reason = "no_backend", status = 503 }
+    local refusal
     for backend in pairs(config.pools[pool].backends) do
-        local max_streams, max_tokens, open = limits(pool, backend)
-        max_streams, max_tokens = floor(max_streams * share), floor(max_tokens * share)
-        add(pool, backend, 1, tokens)
-        local streams, used = in_use(pool, backend, of)
-        if open and streams <= max_streams and used <= max_tokens then
-            return { backend = backend, scene = scene, tokens = tokens }
-        end
-        add(pool, backend, -1, -tokens)
-        if open then
+        local max_streams, max_tokens, state = limits(pool, backend)
+        if state == "active" then
+            max_streams, max_tokens = floor(max_streams * share), floor(max_tokens * share)
+            add(pool, backend, 1, tokens)
+            local streams, used = in_use(pool, backend, of)
+            if streams <= max_streams and used <= max_tokens then
+                return { backend = backend, scene = scene, tokens = tokens }
+            end
+            add(pool, backend, -1, -tokens)
             local by_streams = streams > max_streams
             refusal = {
                 reason = by_streams and "streams_exhausted" or "tokens_exhausted",
@@ -189,6 +209,7 @@ function _M.claim(pool, asked_scene, bytes, alone_s)
             }
         end
     end
+    refusal = closed(pool, tokens) or refusal
     refusal.pool = pool
     refusal.retry_after_ms = 1000
     return nil, refusal

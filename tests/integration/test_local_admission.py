@@ -147,6 +147,28 @@ def test_a_share_and_a_limit_that_was_lowered_live_are_kept_to(
     node.settled()
 
 
+def test_a_refusal_has_the_reason_that_the_service_would_give(node: Node) -> None:
+    def refused(prompt: str = "发热三天") -> str:
+        client = Client(node.port)
+        client.post(chat_body(prompt=prompt), headers=QA).head()
+        return str(error_of(client.rest())["code"])
+
+    url = f"{node.admin}/v1/pools/default/backends/gpu-0"
+    for state, reason in (("draining", "draining"), ("disabled", "no_backend")):
+        assert requests.patch(url, json={"state": state}, timeout=5).status_code == 200
+        wait_for(lambda wanted=reason: refused() == wanted)  # the service has been found again
+        time.sleep(1.5)  # each worker is told with its next sync, a second apart at most
+        with paused(node):
+            assert [refused() for _ in range(4)] == [reason] * 4
+    assert requests.patch(url, json={"state": None}, timeout=5).status_code == 200
+    more_than_ever_fits = "x" * 30_000
+    assert refused(more_than_ever_fits) == "request_too_large"
+    time.sleep(1.5)
+    with paused(node):
+        assert refused(more_than_ever_fits) == "request_too_large"
+    node.settled()
+
+
 def test_tokens_are_counted_as_well(engine: Engine, start_node: Callable[..., Node]) -> None:
     node = start_node([engine.url], pool=POOL, limits={"max_streams": 25, "max_tokens": 5_600})
     with paused(node):
