@@ -63,7 +63,7 @@ def test_a_silent_engine_is_covered_up_for(node: Node, late: bool) -> None:
         client.post(body, headers=QA)
         assert client.head().status == 200
         if late:
-            assert 0.2 < time.monotonic() - began < 0.8, "the first beat begins the answer"
+            assert 0.2 < time.monotonic() - began < 1.5, "the first beat begins the answer"
         got = client.rest()
     assert 5 <= got.count(PING) <= 6
     assert got.replace(PING, b"").count(b"data: ") == 5 and got.endswith(DONE)

@@ -153,7 +153,7 @@ def test_a_finished_stream_frees_its_slot_before_a_lingering_close(
         if how == "dripping":
             client.socket.sendall(b"x")
         clients.append(client)
-    wait_for(lambda: node.in_use() == (0, 0), 0.1 + 0.2)
+    wait_for(lambda: node.in_use() == (0, 0), 1)
     with Client(node.port) as eleventh:
         assert eleventh.post(chat_body(1)).head().status == 200
     for client in clients:

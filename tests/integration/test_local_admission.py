@@ -230,7 +230,7 @@ def test_a_connection_that_was_open_before_a_reload_brings_its_request_after_it(
     reload(node)
     time.sleep(1.2)
     assert late.post(chat_body(1_000, gap_ms=40), headers=QA).head().status == 200
-    wait_for(lambda: node.in_use()[0] == 1, 1)
+    wait_for(lambda: node.in_use()[0] == 1)
     late.fin()
     node.settled()
 

@@ -113,7 +113,7 @@ def test_2000_streams_left_at_any_moment_leak_nothing(
     assert len(late) > ABORTS / 2
     # Told within 10 ms (mission 002); the two cores here also run the clients and the engine.
     assert late[len(late) * 99 // 100] < AT_ONCE_S, late[-30:]
-    assert late[len(late) // 2] < 0.03
+    assert late[len(late) // 2] < 0.05
     ends = {v: node.metric("weir_leases_ended_total", verdict=v) for v in ("lost", "killed")}
     assert ends == {"lost": 0, "killed": 0}
     # The abort metric: from nginx's seeing it to the lease's draining, under 100 ms for 99 %.
