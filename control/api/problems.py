@@ -59,14 +59,13 @@ class Problem(falcon.HTTPError):
 
 def serialize(req: falcon.Request, resp: falcon.Response, exc: falcon.HTTPError) -> None:
     """Falcon's error serializer: every error of the API leaves through here."""
-    code = getattr(exc, "problem_code", None) or exc.title.lower().replace(" ", "_").removeprefix(
-        f"{exc.status_code}_"
-    )
+    title = exc.title.removeprefix(f"{exc.status_code} ")
+    code = getattr(exc, "problem_code", None) or title.lower().replace(" ", "_")
     req.context.problem_code = code
     resp.content_type = MEDIA_TYPE
     resp.data = problem_body(
         exc.status_code,
-        exc.title or str(exc.status),
+        title,
         code,
         exc.description or f"{req.method} {req.path} is not served here",
         **getattr(exc, "members", {}),

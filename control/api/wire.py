@@ -19,6 +19,7 @@ from control.progress import Report
 
 MAX_TOKENS = 1_000_000_000
 """No context is longer; a number beyond it is a fault of the caller, not a wish."""
+MAX_STREAMS = 1_000_000
 MAX_BYTES = 1 << 40
 MAX_DELAY_MS = 3_600_000
 MAX_GRANT = 1 << 53
@@ -192,7 +193,7 @@ class BackendChange(Struct, forbid_unknown_fields=True):
     """A body of ``PATCH /v1/pools/{pool}/backends/{backend}``; what is absent stays,
     null goes back to what the file says."""
 
-    max_streams: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
+    max_streams: Annotated[int, Meta(ge=1, le=MAX_STREAMS)] | UnsetType | None = UNSET
     max_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | UnsetType | None = UNSET
     state: BackendState | UnsetType | None = UNSET
 
@@ -311,7 +312,7 @@ def read_change(body: bytes) -> BackendChange:
         change = _decode_change(body)
         json.loads(body, object_pairs_hook=_once_each)
     except (*UNREADABLE, ValueError) as exc:
-        raise WireError(_why(exc)) from exc
+        raise WireError(_why_no_change(body, exc)) from exc
     if not change.members():
         raise WireError("nothing is changed: send max_streams, max_tokens or state")
     return change
@@ -331,10 +332,37 @@ def _decode_change(body: bytes) -> BackendChange:
         raise
 
 
+_AS_CHANGE = 'send one, as {"max_streams": 20}'
+_CHANGEABLE = {
+    "max_streams": f"a whole number from 1 to {MAX_STREAMS}",
+    "max_tokens": f"a whole number from 1 to {MAX_TOKENS}",
+    "state": f"one of {', '.join(BackendState)}",
+}
+
+
+def _why_no_change(body: bytes, exc: Exception) -> str:
+    """The first member that is none, with what it must be."""
+    try:
+        members = msgspec.json.decode(body)
+    except UNREADABLE as unread:
+        return f"the body is no JSON ({_why(unread)}): {_AS_CHANGE}"
+    if not isinstance(members, dict):
+        return f"the body must be an object: {_AS_CHANGE}"
+    for name, value in members.items():
+        if name not in _CHANGEABLE:
+            return f"no member {name[:64]!r}; there are: {', '.join(_CHANGEABLE)}"
+        try:
+            _decode_change(encode({name: value}))
+        except UNREADABLE:
+            told = encode(value)[:64].decode(errors="replace")
+            return f"{name}: {told} must be {_CHANGEABLE[name]}, or null for what the file says"
+    return _why(exc)
+
+
 def _once_each(pairs: list[tuple[str, object]]) -> None:
     names = [name for name, _ in pairs]
     if len(set(names)) < len(names):
-        raise ValueError("a member stands twice: which is meant?")
+        raise ValueError("a member stands twice: send it once")
 
 
 def read_report(name: str, body: bytes) -> NodeReport:

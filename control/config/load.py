@@ -20,8 +20,9 @@ class ConfigError(Exception):
     def __init__(self, source: str, faults: Sequence[Fault]) -> None:
         self.source = source
         self.faults = faults
-        lines = "\n".join(f"  {fault}" for fault in faults)
-        super().__init__(f"{source}: {len(faults)} fault(s)\n{lines}")
+        lines = "".join(f"\n  {fault}" for fault in faults)
+        many = f"{len(faults)} faults{lines}"
+        super().__init__(f"{source}: {faults[0] if len(faults) == 1 else many}")
 
 
 class _StrictLoader(yaml.SafeLoader):

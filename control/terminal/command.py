@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable
 
 from control.client import AdminClient, ServiceError
-from control.terminal.place import PlaceError, explain, find_place
+from control.terminal.explain import explain
+from control.terminal.place import PlaceError, find_place
 from control.terminal.screen import Screen
 from control.terminal.words import plain
 

@@ -4,8 +4,9 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from control.client import AdminClient, ServiceError
+from control.client import AdminClient
 from control.config import Config, load
 from control.config.schema import Secret
 from control.config.secrets import SecretError, read_secret, read_tokens
@@ -55,7 +56,7 @@ def find_place(options: argparse.Namespace) -> Place:
         config = load(file) if file else None
     if not address:
         address = admin_url(config) if config else DEFAULT_ADDRESS
-    if not address.startswith(("http://", "https://")):
+    if not _is_address(address):
         raise PlaceError(f"{address!r} is no service's address: it must be http(s)://HOST:PORT")
     token, told_by = _token(options.token_file, config)
     for file in (options.ca, options.cert, options.key):
@@ -72,27 +73,14 @@ def admin_url(config: Config) -> str:
     return f"{scheme}://{local}:{listen.port}" if local else f"{scheme}://{listen}"
 
 
-def explain(exc: ServiceError, place: Place) -> str:
-    """An error of the service in one line: what it was, and how to mend it."""
-    if exc.status is None:
-        cause = str(exc).rsplit(": ", 1)[-1].rsplit("] ", 1)[-1]
-        return (
-            f"no service answers at {place.address} ({cause}): start it with weir up, or name "
-            f"another with --admin URL or {ADDRESS_VARIABLE}"
-        )
-    if exc.status == 401 and place.token is None:
-        return (
-            f"{place.address} asks for a token: set {TOKEN_VARIABLE}, or name a file that has it "
-            "with --token-file"
-        )
-    if exc.status == 401:
-        return (
-            f"{place.address} does not know the token of {place.told_by}: it must be one of those "
-            "under admin.tokens in the service's weir.yml"
-        )
-    if exc.status == 403:
-        return f"{exc.detail or 'forbidden'} (the token is that of {place.told_by})"
-    return exc.detail or str(exc)
+def _is_address(text: str) -> bool:
+    if "@" in text:
+        return False
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _token(file: Path | None, config: Config | None) -> tuple[str | None, str]:

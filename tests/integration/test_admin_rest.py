@@ -119,6 +119,33 @@ def test_a_body_that_is_no_change_is_400_and_changes_nothing(service: Service, b
     assert service.audit()[-1]["outcome"] == "invalid_change"
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('{"max_streams":0}', "max_streams: 0 must be a whole number from 1 to 1000000, or null"),
+        ('{"max_streams":9223372036854775808}', "max_streams: 9223372036854775808 must be"),
+        ('{"max_streams":20.0,"max_tokens":"9"}', 'max_tokens: "9" must be a whole number'),
+        ('{"state":"closed"}', 'state: "closed" must be one of active, draining, disabled, or'),
+        ('{"max_stream":5}', "no member 'max_stream'; there are: max_streams, max_tokens, state"),
+        ("", 'is no JSON (Input data was truncated): send one, as {"max_streams": 20}'),
+        ("[]", 'the body must be an object: send one, as {"max_streams": 20}'),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_what_is_no_change_is_told_with_its_value_and_what_it_must_be(
+    service: Service, body: str, told: str
+) -> None:
+    assert told in service.ask("PATCH", BACKEND, data=body).json()["detail"]
+
+
+def test_a_title_has_no_status_of_its_own(service: Service) -> None:
+    wrong_method, no_path = service.ask("PUT", "/v1/pools"), service.ask("GET", "/v1/nothing")
+    assert (wrong_method.json()["title"], wrong_method.headers["Allow"]) == (
+        "Method Not Allowed", "GET",
+    )  # fmt: skip
+    assert (no_path.json()["title"], no_path.json()["code"]) == ("Not Found", "not_found")
+
+
 @pytest.mark.parametrize("media", ["", "application/x-www-form-urlencoded"])
 def test_what_curl_says_of_a_body_by_itself_does_not_matter(service: Service, media: str) -> None:
     body = b'{"max_streams":5}'

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import requests
 
+from control.cli import main
 from tests.harness.apart import Authority, ServiceForNodes
 from tests.harness.client import Client, chat_body, error_of
-from tests.harness.node import Engine, Node, wait_for
+from tests.harness.node import Engine, Node, free_port, wait_for
 
 QA = {"X-Medical-Scene": "QA"}
 TOKEN = "node-token-of-32-characters-here"
@@ -235,3 +236,44 @@ def _granted(service: ServiceForNodes) -> str:
     text = requests.get(f"{service.url}/metrics", timeout=5).text
     [line] = [x for x in text.splitlines() if x.startswith("weir_leases_granted_total")]
     return line
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ((), "name the authority that vouches for its certificate with --ca FILE"),
+        (("--ca",), "name it with --cert FILE and --key FILE"),
+        (("--ca", "--cert", "--key"), "it may not know the authority of your --cert"),
+        (("--ca", "--cert"), "--ca, --cert and --key must be PEM files"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_command_that_does_not_come_through_tls_says_what_it_lacks(
+    service: ServiceForNodes, ca: Authority, tmp_path: Path,
+    shown: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    stranger = Authority(tmp_path / "stranger").issue("stranger", "node-1")
+    files = {"--ca": str(ca.file), "--cert": stranger["certificate"], "--key": stranger["key"]}
+    given = [part for name in shown for part in (name, files[name])]
+    place = f"https://localhost:{service.nodes_port}"
+    assert main(["pools", "--admin", place, *given]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"weir: no TLS connection to {place} (") and told in error
+    assert main(["pools", "--admin", place.replace("https", "http"), *given]) == 1
+    assert capsys.readouterr().err.endswith(": where it speaks TLS say https://\n")
+
+
+def test_on_a_node_apart_a_command_says_that_the_service_is_elsewhere(
+    service: ServiceForNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "weir.yml"
+    file.write_text(
+        f"admin: {{listen: '127.0.0.1:{free_port()}'}}\n"
+        f"admission: {{url: 'https://localhost:{service.nodes_port}'}}\n"
+        "pools: {default: {backends: [{name: gpu-0, url: 'http://127.0.0.1:8000'}]}}\n"
+    )
+    assert main(["pools", "-c", str(file)]) == 1
+    assert "this node's service is elsewhere; name its admin plane" in capsys.readouterr().err

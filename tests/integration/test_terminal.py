@@ -318,11 +318,15 @@ def test_the_client_takes_leases_page_by_page(node: Node, streams: Streams) -> N
         (("leases", "--state", "draining", "--admin", "nonsense"), "http(s)://HOST:PORT"),
         (("pools", "--token-file", "/none"), "--token-file: /none cannot be read"),
         (("pools", "--ca", "/none"), "/none cannot be read: name a PEM file"),
+        (("pools", "--admin", "http://127.0.0.1:99999"), "must be http(s)://HOST:PORT"),
+        (("pools", "--admin", "http://ops:word@127.0.0.1:1"), "must be http(s)://HOST:PORT"),
+        (("pools", "-c", "/none.yml"), "/none.yml: cannot be read: No such file"),
+        (("limit", BACKEND, "--streams", "9000000"), "max_streams: 9000000 must be a whole number"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_an_error_is_one_line_on_stderr(weir: Weir, arguments: tuple[str, ...], told: str) -> None:
-    if "--admin" in arguments:
+    if {"--admin", "-c"} & set(arguments):
         code, out, err = told_by(*arguments)
     else:
         code, out, err = weir(*arguments)
@@ -369,6 +373,16 @@ def test_a_service_that_is_not_there_is_named_with_what_starts_it(
         assert main([*command, "--admin", nowhere]) == 1
         out, err = capsys.readouterr()
         assert out == "" and nowhere in err and "weir up" in err and err.count("\n") == 1
+
+
+def test_what_answers_and_is_no_admin_plane_is_said_to_be_none(
+    node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pools", "--admin", f"http://127.0.0.1:{node.port}"]) == 1
+    assert main(["pools", "--admin", node.admin.replace("http:", "https:")]) == 1
+    clients, plain = capsys.readouterr().err.splitlines()
+    assert "not as Weir's admin plane does (404): name the admin plane with --admin" in clients
+    assert plain.endswith("(wrong version number): it speaks no TLS: say http://")
 
 
 # -- where the service is ----------------------------------------------------------------------

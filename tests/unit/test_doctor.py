@@ -145,7 +145,7 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
             ],
             "leases": {"oldest": [{"id": "old", "age_s": 7_200}]},
             "history": {"points": [{"granted": 1, "refused": {"streams_exhausted": 9}}]},
-            "config": {"file": "w.yml", "reload_error": "w.yml: 1 fault(s)"},
+            "config": {"file": "w.yml", "reload_error": "w.yml: nonsense: is not a known key"},
         },
         errors={"ready": ServiceError("x", 503, "drift", "restart it"),
                 "audit": ServiceError("x", 403, "forbidden", "needs operate")},

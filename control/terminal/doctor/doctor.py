@@ -16,7 +16,8 @@ from control.terminal.command import fail
 from control.terminal.doctor import findings, machine, service
 from control.terminal.doctor.archive import write_archive
 from control.terminal.doctor.redact import Redactor, secrets_of
-from control.terminal.place import DEFAULT_FILES, PlaceError, explain, find_place
+from control.terminal.explain import explain
+from control.terminal.place import DEFAULT_FILES, PlaceError, find_place
 from control.terminal.screen import Screen, cell
 from control.terminal.words import size, streams
 
