@@ -52,7 +52,7 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 5.0, every_s: float = 0.01) -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float = 10.0, every_s: float = 0.01) -> Any:
     """The first true value of a condition; an AssertionError with its last value in time."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -167,7 +167,7 @@ class Node:
     def access_log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.state / "log/access.log").open()]
 
-    def settled(self, timeout_s: float = 5.0) -> None:
+    def settled(self, timeout_s: float = 10.0) -> None:
         """Wait until nothing is in use, and check that everything adds up."""
         wait_for(lambda: self.in_use() == (0, 0), timeout_s)
         assert self.metric("weir_lease_drift") == 0

@@ -174,7 +174,7 @@ def test_a_half_close_is_an_abort(node: Node, engine: Engine) -> None:
     """Casebook 13 d: nginx takes it for a client that has left; documented in docs/clients.md."""
     client = Client(node.port)
     client.post(chat_body(20, first_ms=3_000, late=True, tag="half"))
-    wait_for(lambda: node.in_use()[0] == 1)
+    wait_for(lambda: engine.stats()["active"] == 1)
     client.socket.shutdown(1)
     assert the_engine_saw(engine, "half")["how"] == "aborted"
     node.settled(1)
