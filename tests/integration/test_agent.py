@@ -106,7 +106,7 @@ def test_with_luas_releases_the_log_frees_nothing_twice(
     left = open_streams(node, 5)
     for client in left:
         client.rst()
-    node.settled(1)
+    node.settled(2)
     size = (node.state / "log/access.log").stat().st_size
     tailer = wait_for(lambda: (t := told(node)["tailer"])["offset"] == size and t)
     assert (tailer["lag_bytes"], tailer["broken"]) == (0, 0)

@@ -34,7 +34,7 @@ def cut_is_done(
 ) -> None:
     [ended] = wait_for(lambda: engine.ended(tag), within_s)
     assert ended["how"] == "aborted" and ended["at"] - since < within_s
-    node.settled(1)
+    node.settled(2)
 
 
 def killed(node: Node) -> float:

@@ -241,7 +241,7 @@ def test_the_engine_is_told_at_once_when_the_client_leaves_in_a_stall(
     time.sleep(settle_s)
     at = client.cancel() if http == 2 else client.fin()
     left_within(engine, at, AT_ONCE_S)
-    node.settled(1)
+    node.settled(2)
     if http == 2:
         client.close()
 
@@ -259,8 +259,8 @@ def test_a_client_that_leaves_while_its_body_is_unread_is_noticed(beats: Play, s
     wait_for(lambda: node.in_use()[0] == 1)
     time.sleep(0.3)
     at = client.fin()
-    left_within(engine, at, AT_ONCE_S) if sent < 10_000 else node.settled(1)
-    node.settled(1)
+    left_within(engine, at, AT_ONCE_S) if sent < 10_000 else node.settled(2)
+    node.settled(2)
 
 
 @pytest.mark.timeout(180)

@@ -28,7 +28,7 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
         time.sleep(0.3)
     assert node.in_use()[0] == 1, "the old worker's session is heard"
     assert client.rest().endswith(b"data: [DONE]\n\n")
-    node.settled(1)
+    node.settled(2)
     assert node.metric("weir_leases_ended_total", verdict="completed", witness="lua") == 1
     wait_for(lambda: len(node.workers("nginx")) == 2, 5)
 
@@ -159,7 +159,7 @@ def test_an_abort_of_an_old_workers_stream_is_told(
     left = client.fin()
     ended = wait_for(lambda: engine.ended("old"))[0]
     assert ended["how"] == "aborted" and ended["at"] - left < AT_ONCE_S
-    node.settled(1)
+    node.settled(2)
 
 
 def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
@@ -172,11 +172,11 @@ def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
     reload(node)
     with pytest.raises(ConnectionError):
         client.rest()
-    node.settled(1)
+    node.settled(2)
     assert node.metric("weir_leases_ended_total", witness="lua") == 1
     with Client(node.port) as next_one:
         assert next_one.request(chat_body(1))[0].status == 200
-    node.settled(1)
+    node.settled(2)
 
 
 def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
@@ -202,7 +202,7 @@ def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
     os.kill(node.pid("agent"), signal.SIGCONT)
     for client in clients:
         client.fin()
-    node.settled(1)
+    node.settled(2)
 
 
 def test_streams_that_are_stopped_with_their_node_close_at_the_engine(
