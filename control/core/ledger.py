@@ -74,10 +74,11 @@ class Ledger:
         self.totals = Totals()
         self.next_grant = first_grant
         self.changed: set[str] = set()
-        """Leases that were granted, moved or ended since whoever keeps them cleared this."""
+        """Ids of leases that were granted, moved or ended, or whose end was told before they
+        began, since whoever keeps them cleared this."""
         self._news: list[Change] = []
         self._jitter = jitter
-        self._tombstones = Tombstones()
+        self.tombstones = Tombstones()
         self._drains: list[tuple[float, int, str]] = []
         self._shortest_ttl = min(pool.session_ttl for pool in self.pools.values())
         self._longest_ttl = max(pool.session_ttl for pool in self.pools.values())
@@ -91,12 +92,13 @@ class Ledger:
     def acquire(self, claim: Claim, now: float) -> Decision:
         """Take one stream and the claim's tokens of a backend of its pool (a known one).
 
-        Idempotent: an id that holds a lease gets that lease again.
+        Idempotent: an id that holds a lease gets that lease again. It lives with the session
+        that asked last.
         """
         lease = self.leases.get(claim.id)
         if lease is not None:
-            return self._repeat(lease)
-        if claim.id in self._tombstones:
+            return self._repeat(lease, claim.session, now)
+        if claim.id in self.tombstones:
             return AlreadyEnded(claim.id)
         pool = self.pools[claim.pool]
         backend = pool.choose(claim.tokens, now, self._jitter)
@@ -122,7 +124,7 @@ class Ledger:
         choice = pool.choose(lease.tokens, now, self._jitter)
         if isinstance(choice, Refused):
             self._finish(lease, Verdict.UPSTREAM_ERROR, Witness.LUA, now)
-            self._tombstones.add(lease.id, now)
+            self.tombstones.add(lease.id, now)
             return choice
         self._move(lease, lease.pool, choice.name, now)
         return self._granted(lease)
@@ -160,7 +162,7 @@ class Ledger:
         as far as they were granted ``up_to`` the last grant that it had heard of: a sync that was
         long under way says nothing of later ones. What is in ``held`` and not known here, or was
         given up as lost, is adopted, limits or not: it runs already. What runs on another backend
-        than is known here is counted there.
+        or under another session than is known here is counted there.
         """
         session = self._session(session_id, now)
         session.synced_at = now
@@ -193,7 +195,7 @@ class Ledger:
         for session in list(self.sessions.values()):
             if session.silent_for(now) > self._shortest_ttl:
                 lost += self._reap(session, now)
-        self._tombstones.fade(now)
+        self.tombstones.fade(now)
         return lost
 
     def forgive(self, seconds: float, now: float) -> None:
@@ -211,7 +213,7 @@ class Ledger:
         """Ask the lease's gateway to end its stream. The lease stays until it says it has."""
         lease = self.leases.get(lease_id)
         if lease is None:
-            known = lease_id in self._tombstones
+            known = lease_id in self.tombstones
             return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
         if lease.state is not LeaseState.ACTIVE:
             return ReleaseOutcome.ALREADY
@@ -231,17 +233,22 @@ class Ledger:
 
     # -- what its keeper says ------------------------------------------------------------
 
-    def restore(self, leases: Iterable[Lease], now: float) -> None:
+    def restore(self, leases: Iterable[Lease], now: float, ended: Iterable[str] = ()) -> None:
         """Take up live leases that an earlier ledger granted; all their sessions count as heard.
+        ``ended``: ids that it remembered.
 
-        Each must have a pool and a backend here.
+        Each lease must have a pool and a backend here.
         """
+        for lease_id in ended:
+            self.tombstones.add(lease_id, now)
         for lease in leases:
             self.totals.granted += 1
             self._take(lease, now)
             if lease.state is LeaseState.DRAINING:
                 assert lease.drain_until is not None
                 heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
+                if lease.verdict is not Verdict.LOST:
+                    self.tombstones.add(lease.id, now)
 
     def withdraw(self, leases: Sequence[Lease]) -> None:
         """Undo grants that nobody has been told of."""
@@ -309,8 +316,9 @@ class Ledger:
 
     # -- within --------------------------------------------------------------------------
 
-    def _repeat(self, lease: Lease) -> Decision:
+    def _repeat(self, lease: Lease, session_id: str, now: float) -> Decision:
         if lease.state is LeaseState.ACTIVE:
+            self._hand_over(lease, session_id, now)
             return self._granted(lease, repeated=True)
         return AlreadyEnded(lease.id)
 
@@ -357,19 +365,33 @@ class Ledger:
         self.changed.add(lease.id)
         self._tell(MOVED, lease, now)
 
+    def _hand_over(self, lease: Lease, session_id: str, now: float) -> None:
+        """Its gateway speaks under another session now, as after a restart of its own."""
+        if lease.session == session_id:
+            return
+        before = self.sessions.get(lease.session)
+        session = self._session(session_id, now)
+        if before is not None:
+            before.leases.discard(lease.id)
+            if lease.id in before.cuts:
+                before.cuts.discard(lease.id)
+                session.cuts.add(lease.id)
+        lease.session = session_id
+        session.leases.add(lease.id)
+        self.changed.add(lease.id)
+
     def _has_place(self, held: Held) -> bool:
         return held.pool in self.pools and held.backend in self.pools[held.pool].backends
 
     def _adopt(self, held: Held, session_id: str, now: float) -> Lease | None:
         lease = self.leases.get(held.id)
         if lease is None:
-            if held.id in self._tombstones:
+            if held.id in self.tombstones:
                 return None
             claim = Claim(held.id, held.pool, held.scene, held.tokens, session_id)
             return self._grant(claim, held.backend, now, held.grant)
-        if lease.session != session_id:
-            return None
         if lease.state is LeaseState.ACTIVE:
+            self._hand_over(lease, session_id, now)
             self._move(lease, held.pool, held.backend, now)
             return None
         if lease.verdict is not Verdict.LOST:
@@ -378,6 +400,7 @@ class Ledger:
         self.pools[lease.pool].backends[lease.backend].draining -= 1
         lease.state = LeaseState.ACTIVE
         lease.verdict = lease.witness = lease.drain_until = None
+        self._hand_over(lease, session_id, now)
         self._session(session_id, now).leases.add(lease.id)
         self.changed.add(lease.id)
         self._tell(MOVED, lease, now)
@@ -388,17 +411,19 @@ class Ledger:
     ) -> ReleaseOutcome:
         lease = self.leases.get(lease_id)
         if lease is None:
-            known = lease_id in self._tombstones
+            known = lease_id in self.tombstones
             # A person cannot be ahead of an acquire, as a gateway can.
             if known or witness is not Witness.ADMIN:
-                self._tombstones.add(lease_id, now)
+                self.tombstones.add(lease_id, now)
+                if not known:
+                    self.changed.add(lease_id)
             return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
         if grant is not None and grant != lease.grant:
             return ReleaseOutcome.STALE
         if lease.state is not LeaseState.ACTIVE:
             return ReleaseOutcome.ALREADY
         self._finish(lease, verdict, witness, now)
-        self._tombstones.add(lease_id, now)
+        self.tombstones.add(lease_id, now)
         return ReleaseOutcome.RELEASED
 
     def _finish(self, lease: Lease, verdict: Verdict, witness: Witness, now: float) -> None:

@@ -1,5 +1,7 @@
 """Ids that have ended, remembered for a while."""
 
+from collections.abc import Iterator
+
 LIFETIME_S = 60.0
 """At least so long an ended or never seen id refuses a late acquire (design.md, section 2)."""
 MAX_EACH = 50_000
@@ -17,6 +19,8 @@ class Tombstones:
         self._young: set[str] = set()
         self._old: set[str] = set()
         self._turned_at = float("-inf")
+        self.turns = 0
+        """How often a generation has been forgotten."""
 
     def add(self, lease_id: str, now: float) -> None:
         """Remember an id from now on."""
@@ -28,14 +32,19 @@ class Tombstones:
     def __contains__(self, lease_id: str) -> bool:
         return lease_id in self._young or lease_id in self._old
 
+    def __iter__(self) -> Iterator[str]:
+        yield from self._old
+        yield from self._young
+
     def fade(self, now: float) -> None:
         """Forget what is older than its time."""
         silence = now - self._turned_at
         if silence >= LIFETIME_S:
             self._turn(now)
             if silence >= 2 * LIFETIME_S:
-                self._old = set()
+                self._turn(now)
 
     def _turn(self, now: float) -> None:
         self._young, self._old = set(), self._young
         self._turned_at = now
+        self.turns += 1

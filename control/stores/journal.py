@@ -1,19 +1,20 @@
 """The memory store's journal: live leases and changed limits in SQLite.
 
-A row is a live lease; one that ends is deleted, so the file is as large as what runs. Commits go
-to the write-ahead log without fsync (12 us): what a killed process wrote is in the kernel's hands
-already, and a machine that lost its power runs no stream any more. Limits are an operator's word
-and are synced.
+A row is a live lease; one that ends is deleted, and its id kept as long as its tombstone, so the
+file is as large as what runs and what has just ended. Commits go to the write-ahead log without
+fsync (12 us): what a killed process wrote is in the kernel's hands already, and a machine that lost
+its power runs no stream any more. Limits are an operator's word and are synced.
 """
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from control.core.lease import Lease, LeaseState
 from control.core.pool import BackendState, Limits
+from control.core.tombstones import Tombstones
 from control.core.verdict import Verdict, Witness
 from control.stores.base import StoreError
 
@@ -39,6 +40,10 @@ CREATE TABLE limits (
 """
 PUT_LEASE = f"INSERT OR REPLACE INTO leases VALUES ({', '.join('?' * 13)})"
 DELETE_LEASE = "DELETE FROM leases WHERE id = ?"
+ENDED_TABLES = ("ended_0", "ended_1")
+"""Tombstones, a table a generation in turn: forgetting one is emptying its table."""
+ENDED_SCHEMA = "".join(f"CREATE TABLE IF NOT EXISTS {table} (id TEXT);" for table in ENDED_TABLES)
+PUT_ENDED = [f"INSERT INTO {table} VALUES (?)" for table in ENDED_TABLES]
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 log = logging.getLogger("weir.journal")
@@ -56,12 +61,13 @@ class Override(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a journal held. ``first``: there was none before. ``damaged``: there was one, and it
-    could not be read, so that what runs is not known."""
+    """What a journal held. ``ended``: ids of tombstones. ``first``: there was none before.
+    ``damaged``: there was one, and it could not be read, so that what runs is not known."""
 
     leases: list[Lease]
     overrides: Mapping[tuple[str, str], Override]
     first_grant: int
+    ended: Sequence[str] = ()
     first: bool = False
     damaged: bool = False
 
@@ -72,6 +78,7 @@ class Journal:
     def __init__(self, path: Path, create: bool) -> None:
         self.path = path
         self._reserved = 1
+        self._turns: int | None = None
         self._open(create)
 
     @classmethod
@@ -94,10 +101,11 @@ class Journal:
         self,
         changes: Iterable[tuple[str, Lease | None]],
         next_grant: int,
+        tombstones: Tombstones,
         is_probe: bool = False,
     ) -> None:
-        """Keep leases as they are now; None for one that has ended. All or nothing.
-        ``is_probe``: write something even where nothing has changed."""
+        """Keep leases as they are now; None for one that has ended, or will never begin. All or
+        nothing. ``is_probe``: write something even where nothing has changed."""
         gone, live = [], []
         for lease_id, lease in changes:
             if lease is None:
@@ -109,8 +117,11 @@ class Journal:
         reserved = self._reserved
         try:
             db.execute("BEGIN")
+            self._forget_ended(tombstones.turns)
             if gone:
                 db.executemany(DELETE_LEASE, gone)
+                ended = (row for row in gone if row[0] in tombstones)
+                db.executemany(PUT_ENDED[tombstones.turns % 2], ended)
             if live:
                 db.executemany(PUT_LEASE, live)
             if is_probe or next_grant > reserved:
@@ -120,7 +131,7 @@ class Journal:
         except sqlite3.Error as exc:
             self._roll_back()
             raise StoreError(f"{self.path} cannot be written: {exc}") from exc
-        self._reserved = reserved
+        self._reserved, self._turns = reserved, tombstones.turns
 
     def keep(self, pool: str, backend: str, override: Override | None) -> None:
         """Keep a backend's changed limits, or forget them. Durable when this returns."""
@@ -144,6 +155,7 @@ class Journal:
         leases: Iterable[Lease],
         overrides: Mapping[tuple[str, str], Override],
         next_grant: int,
+        tombstones: Tombstones,
     ) -> None:
         """Put the file aside, and write a new one of what is known."""
         self.close()
@@ -151,7 +163,8 @@ class Journal:
         self._open(create=True)
         for (pool, backend), override in overrides.items():
             self.keep(pool, backend, override)
-        self.write(((lease.id, lease) for lease in leases), next_grant)
+        known = [(lease.id, lease) for lease in leases]
+        self.write([*((lease_id, None) for lease_id in tombstones), *known], next_grant, tombstones)
 
     def is_lost(self, exc: StoreError) -> bool:
         """Whether a failed write means that the file is gone or damaged, and not only that the
@@ -173,7 +186,7 @@ class Journal:
             db.execute("PRAGMA synchronous = NORMAL")
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             if create:
-                db.executescript(f"BEGIN;{SCHEMA}COMMIT;")
+                db.executescript(f"BEGIN;{SCHEMA}{ENDED_SCHEMA}COMMIT;")
                 db.execute(PUT_META, ("version", VERSION))
                 db.execute(PUT_META, ("boot", _boot()))
             self._inode = self.path.stat().st_ino
@@ -192,6 +205,8 @@ class Journal:
             raise ValueError(f"version {meta.get('version')!r} is not {VERSION}")
         self._reserved = int(meta.get("grants_reserved", 1))
         leases = [_lease(row) for row in db.execute('SELECT * FROM leases ORDER BY "grant"')]
+        db.executescript(ENDED_SCHEMA)  # a journal of before had none
+        ended = [row[0] for table in ENDED_TABLES for row in db.execute(f"SELECT id FROM {table}")]
         if meta.get("boot") != _boot():
             _restart_clock(leases, now)
             db.execute(PUT_META, ("boot", _boot()))
@@ -203,7 +218,13 @@ class Journal:
                 "SELECT * FROM limits"
             )
         }
-        return Saved(leases, overrides, self._reserved)
+        return Saved(leases, overrides, self._reserved, ended)
+
+    def _forget_ended(self, turns: int) -> None:
+        """Empty the tables of the generations that have been forgotten since the last write."""
+        since = 0 if self._turns is None else turns - self._turns
+        for turn in range(turns, turns - min(since, 2), -1):
+            self._db.execute(f"DELETE FROM {ENDED_TABLES[turn % 2]}")
 
     def _check_place(self) -> None:
         try:

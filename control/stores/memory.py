@@ -45,7 +45,7 @@ class MemoryStore:
         for lease in saved.leases:
             _make_place(by_name, lease)
         self._ledger = Ledger(by_name.values(), jitter, saved.first_grant)
-        self._ledger.restore(saved.leases, now)
+        self._ledger.restore(saved.leases, now, saved.ended)
         self._take_up(saved)
         for pool in by_name.values():
             if saved.damaged or (pool.decided_locally and not saved.first):
@@ -143,6 +143,7 @@ class MemoryStore:
                 lambda journal: journal.write(
                     ((lease_id, live.get(lease_id)) for lease_id in ledger.changed),
                     ledger.next_grant,
+                    ledger.tombstones,
                     is_probe=self._fault is not None,
                 )
             )
@@ -169,7 +170,9 @@ class MemoryStore:
             # All that it held is known here: a new one is as good.
             log.critical("journal_lost a_new_one_is_written=true error=%s", exc)
             ledger = self._ledger
-            journal.begin_anew(ledger.leases.values(), self._overrides, ledger.next_grant)
+            journal.begin_anew(
+                ledger.leases.values(), self._overrides, ledger.next_grant, ledger.tombstones
+            )
             write(journal)
 
     def _without_grants(

@@ -222,6 +222,22 @@ def test_a_sync_says_nothing_of_what_was_granted_after_it_was_sent(make: Make) -
     assert [lease.id for lease in synced.ended] == ["a"], "b was granted later"
 
 
+def test_a_lease_lives_with_the_session_that_said_last_that_it_holds_it(make: Make) -> None:
+    """A gateway that was restarted goes on under a new one."""
+    store = make([pool((1, 1_000))])
+    one(store, claim("a", session="first"), 0, "first")
+    one(store, Cut("a"), 0, None)
+    assert one(store, claim("a", session="second"), 1, "second").repeated
+    [cuts] = [session.cuts for session in store.sessions() if session.id == "second"]
+    assert cuts == {"a"}, "what was asked for is asked of who can do it"
+    assert one(store, EndSession("first"), 2, None).ended == []
+    one(store, Sync("third", [], [Held("a", "p", "gpu-0", "QA", 100)]), TTL, "third")
+    assert store.tick(2 * TTL - 1) == [] and in_use(store) == (1, 100)
+    assert [lease.id for lease in store.tick(2 * TTL + 1)] == ["a"]
+    one(store, Sync("fourth", [], [Held("a", "p", "gpu-0", "QA", 100)]), 2 * TTL + 1, "fourth")
+    assert store.tick(3 * TTL) == [] and in_use(store) == (1, 100)
+
+
 def test_a_session_that_was_only_silent_has_its_leases_back_under_their_grants(make: Make) -> None:
     store = make([pool((2, 1_000))])
     grant = one(store, claim("a"), 0).lease.grant

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from control.core.change import ENDED, GRANTED
-from control.core.decision import Granted, Reason, Refused, ReleaseOutcome
+from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
 from control.core.ledger import Claim
 from control.core.operation import Acquire, Cut, Release, Sync
 from control.core.pool import Backend, BackendState, Limits, Pool
+from control.core.tombstones import LIFETIME_S
 from control.core.verdict import Verdict, Witness
 from control.stores import MemoryStore, StoreError
-from control.stores.journal import CHECKPOINT_PAGES
+from control.stores.journal import CHECKPOINT_PAGES, ENDED_TABLES
 
 TTL, DRAIN = 15.0, 0.1
 
@@ -89,6 +90,37 @@ def test_what_a_killed_process_answered_is_there_for_the_next(file: Path) -> Non
 def test_grant_numbers_never_repeat(file: Path) -> None:
     killed_after(file, "for n in range(5): acquire(store, 'a'); release(store, 'a')")
     assert acquire(opened(file), "b").lease.grant > 5
+
+
+def test_an_id_that_has_ended_is_not_granted_by_the_next_process_either(file: Path) -> None:
+    """Nor one whose end was told before it was asked for: its acquire is on its way still."""
+    ended = AlreadyEnded("done"), AlreadyEnded("cut"), AlreadyEnded("early")
+    killed_after(
+        file,
+        "for n in ('done', 'cut'): acquire(store, n)\n"
+        "release(store, 'done')\n"
+        "release(store, 'cut', verdict=Verdict.CLIENT_ABORT)\n"
+        "release(store, 'early')",
+    )
+    for now in (100.05, 130.0):
+        store = opened(file, now)
+        store.tick(now)
+        assert tuple(acquire(store, lease.id, now) for lease in ended) == ended
+        store.tick(now + 2 * DRAIN)
+        assert acquire(store, "cut", now + 2 * DRAIN) == AlreadyEnded("cut")
+        store.close()
+    store, later = opened(file, 130.0), 130.0 + 2 * LIFETIME_S
+    store.tick(later)
+    assert isinstance(acquire(store, "early", later), Granted)
+
+
+def test_a_journal_that_knew_no_ended_ids_is_taken_up(file: Path) -> None:
+    killed_after(file, "acquire(store, 'a')")
+    db = sqlite3.connect(file)
+    for table in ENDED_TABLES:
+        db.execute(f"DROP TABLE {table}")
+    db.close()
+    assert [lease.id for lease in opened(file).leases()] == ["a"]
 
 
 def test_a_restored_session_has_its_whole_time_to_be_heard(file: Path) -> None:
@@ -177,8 +209,8 @@ def test_after_a_reboot_ages_begin_anew(file: Path, monkeypatch: pytest.MonkeyPa
 def test_the_file_does_not_grow(file: Path) -> None:
     store = opened(file)
     for n in range(6_000):
-        acquire(store, f"lease-{n}")
-        release(store, f"lease-{n}")
+        acquire(store, f"lease-{n}", 100.0 + n / 10)
+        release(store, f"lease-{n}", 100.0 + n / 10)
     size = sum(part.stat().st_size for part in file.parent.iterdir())
     assert size < 4 * CHECKPOINT_PAGES * 4_096, size
     store.close()
