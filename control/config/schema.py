@@ -206,6 +206,8 @@ class Nginx(Section):
     binary: str = "auto"
     user: Annotated[str, AfterValidator(_unix_name)] | None = None
     max_body: Size = 20 << 20
+    slowest_upload: Size = 8 << 10
+    upload_grace: PositiveDuration = 30.0
     shutdown_timeout: PositiveDuration = 600.0
     error_level: Literal["info", "notice", "warn", "error", "crit"] = "crit"
     access_log: StrictBool = True

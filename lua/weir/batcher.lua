@@ -10,10 +10,11 @@ local cjson = require("cjson.safe")
 local client = require("weir.client")
 local clock = require("weir.clock")
 local config = require("weir.config")
+local cutting = require("weir.cutting")
 local leases = require("weir.leases")
 local progress = require("weir.progress")
 local share = require("weir.share")
-local sockets = require("weir.sockets")
+local uploads = require("weir.uploads")
 
 local concat = table.concat
 local floor = math.floor
@@ -212,15 +213,8 @@ local function exchange(http, batch, syncs)
     return body
 end
 
--- Ends a stream. Where that takes more than one step the service says it again, a batch later.
-local function cut_off(entry)
-    if entry.killed and not entry.multiplexed then
-        sockets.close_client(entry.request)
-    end
-    entry.killed = sockets.close_engine(entry.request) or entry.killed
-end
-
--- What the service wants of this worker.
+-- What the service wants of this worker. A cut that takes more than one step it says again, a
+-- batch later.
 local function obey(body, syncs)
     if body.sync then
         sync_due = true
@@ -229,7 +223,7 @@ local function obey(body, syncs)
         for _, id in ipairs(body.cut) do
             local entry = leases.get(id)
             if entry and entry.request then
-                cut_off(entry)
+                cutting.cut(entry, "killed")
             end
         end
     end
@@ -312,6 +306,7 @@ local function run(_)
             rest(LINGER_S)
         end
         share.tick()
+        uploads.tick()
         local batch = take()
         busy = #batch >= BUSY
         send(http, batch)

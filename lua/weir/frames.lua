@@ -6,14 +6,16 @@ local MESSAGES = {
     timeout = "The engine was silent for too long: this answer is incomplete.",
     upstream_error = "The engine failed before it answered.",
     upstream_truncated = "The engine broke off: this answer is incomplete.",
+    upload_timeout = "The request's body came too slowly.",
 }
+local TYPES = { upload_timeout = "invalid_request_error" }
 
 local _M = {}
 
 -- The frame of a failure. Its code comes first: by that, another hop of ours knows it.
 function _M.failure(code)
     return 'data: {"error":{"code":"' .. code .. '","message":"' .. MESSAGES[code]
-        .. '","type":"upstream_error","param":null}}\n\n'
+        .. '","type":"' .. (TYPES[code] or "upstream_error") .. '","param":null}}\n\n'
 end
 
 return _M

@@ -60,6 +60,24 @@ function _M.granted_before(at)
     return found
 end
 
+-- Whether the engine has begun to answer `entry`. Comments are not a first byte.
+function _M.is_answered(entry)
+    local passed = entry.bytes and entry.bytes > 0
+    return passed and (not entry.seen or entry.seen.events > 0)
+end
+
+-- The entries of requests that have been let pass and are not answered.
+function _M.unanswered()
+    local found, n = {}, 0
+    for _, entry in pairs(entries) do
+        if entry.request and not _M.is_answered(entry) then
+            n = n + 1
+            found[n] = entry
+        end
+    end
+    return found
+end
+
 -- All entries as the members of a sync's JSON list.
 function _M.describe()
     local all, n = {}, 0

@@ -14,6 +14,7 @@ local INVALID = {
     [400] = { "bad_request", "The request is not valid HTTP, or a header is too long." },
     [404] = { "not_found", "No route is configured for this path." },
     [405] = { "method_not_allowed", "This path takes POST and GET." },
+    [408] = { "upload_timeout", "The request's body came too slowly." },
     [411] = { "length_required", "Send the request with a Content-Length." },
     [413] = { "request_too_large", "The request is larger than can ever be served here." },
     [414] = { "bad_request", "The request's address is too long." },
@@ -109,7 +110,11 @@ function _M.failed()
     if entry then
         stream.finish(entry, timeout and "timeout" or "upstream_error")
     end
-    if entry and entry.killed then
+    local cut = entry and entry.cut
+    if cut == "timeout" then
+        return invalid(408)
+    end
+    if cut == "killed" then
         return overloaded(503, { reason = "killed", pool = var.weir_pool })
     end
     local reason = timeout and "timeout" or "no_backend"

@@ -86,6 +86,9 @@ local function upload(client, engine, look, progress)
         end
         if data and sends then
             look(data)
+            if not progress.answered then
+                progress.silent_s = 0 -- an engine answers when it has the request
+            end
             progress.held_up = true
             sends = engine:send(data) -- one that answers early need not take the rest
             progress.held_up = false
@@ -108,18 +111,17 @@ end
 
 -- Passes the engine's answer on, with a word to the client where it is silent.
 local function download(engine, passed, progress, beat_s, silence_s)
-    local silent_s = 0
     while not passed.ended do
         local data, err = engine:receiveany(PIECE)
         if data then
-            silent_s = 0
+            progress.silent_s = 0
             progress.answered = true
             if not passed:feed(data) then
                 break
             end
         elseif err == "timeout" then
-            silent_s = silent_s + beat_s
-            if silent_s >= silence_s then
+            progress.silent_s = progress.silent_s + beat_s
+            if progress.silent_s >= silence_s then
                 return passed:finish(true)
             end
             if not passed:beat() then
@@ -166,7 +168,7 @@ function _M.relay()
     local request = sockets.handle()
     local client = ngx.req.socket(true)
     client:settimeouts(FOREVER_MS, FOREVER_MS, FOREVER_MS)
-    local progress = { answered = false, held_up = false }
+    local progress = { answered = false, held_up = false, silent_s = 0 }
     local passed = answer.new(function(bytes)
         return client:send(bytes)
     end, wants_stream)

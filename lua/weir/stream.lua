@@ -23,9 +23,7 @@ local function phase(entry)
     if not entry.pool then
         return "asking"
     end
-    -- Comments are not a first byte.
-    local passed = entry.bytes and entry.bytes > 0
-    return passed and (not entry.seen or entry.seen.events > 0) and "stream" or "prefill"
+    return leases.is_answered(entry) and "stream" or "prefill"
 end
 
 local function release(entry, verdict)
@@ -50,9 +48,7 @@ end
 function _M.finish(entry, verdict)
     if leases.close(entry.id) then
         entry.ended = true
-        if entry.killed then
-            verdict = "killed"
-        end
+        verdict = entry.cut or verdict
         ngx.var.weir_verdict = verdict
         release(entry, verdict)
     end
@@ -96,8 +92,8 @@ end
 
 -- Why an engine's answer broke off.
 local function verdict_of_break(entry)
-    if entry.killed then
-        return "killed"
+    if entry.cut then
+        return entry.cut
     end
     local pool = config.pools[entry.pool]
     return now() - entry.last >= pool.silence_s * NEARLY and "timeout" or "upstream_truncated"
@@ -108,7 +104,7 @@ local function tell_of_break(entry)
     entry.broken = verdict_of_break(entry)
     local seen = entry.seen
     if seen and not seen.failed and not seen.terminated and sniff.between_events(seen) then
-        ngx.arg[1] = frames.failure(entry.broken)
+        ngx.arg[1] = frames.failure(entry.cut == "timeout" and "upload_timeout" or entry.broken)
     end
 end
 
@@ -163,7 +159,8 @@ local function verdict_at_log(entry, var)
     if var.request_completion == "OK" then
         return ngx.status >= 500 and "upstream_error" or "completed"
     end
-    return stalled(entry) and "timeout" or "client_abort"
+    local late = ngx.status == 408 or stalled(entry) -- an upload that stood still, or a reader
+    return late and "timeout" or "client_abort"
 end
 
 -- log: the fallback, and what the access log carries of the stream.
