@@ -15,6 +15,7 @@ from typing import Any
 
 import gevent
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 
 from control.config import Config, ConfigError, Loaded, load_with_tokens
 from control.config.secrets import weaknesses
@@ -88,12 +89,17 @@ class AdmissionService(BaseApplication):  # type: ignore[misc]
     def load(self) -> Any:
         """Called in the worker, after gevent has patched; returns when it is its turn to decide."""
         from control.chronicle.subscribers import Subscribers  # noqa: PLC0415
+        from control.stores import StoreError  # noqa: PLC0415
         from control.wiring import build_admission, build_app, build_collector  # noqa: PLC0415
 
         self.lock = DecisionLock(run_folder(self.config) / "decision.lock", gevent.sleep)
         self.lock.take()
         self.collector = build_collector(self.config)
-        self.admission = build_admission(self.config, self.lock.was_held, self.collector)
+        try:
+            self.admission = build_admission(self.config, self.lock.was_held, self.collector)
+        except StoreError as exc:
+            log.critical("store_failed error=%s", exc)
+            sys.exit(Arbiter.WORKER_BOOT_ERROR)
         self.subscribers = Subscribers(self.admission.events)
         app = build_app(self.loaded, self.admission, self.subscribers)
         # What is loaded by now lives for good: the collector need not walk over it, nor stop

@@ -246,6 +246,8 @@ class Ledger:
             self._take(lease, now)
             if lease.state is LeaseState.DRAINING:
                 assert lease.drain_until is not None
+                longest = now + self.pools[lease.pool].drain
+                lease.drain_until = min(lease.drain_until, longest)
                 heapq.heappush(self._drains, (lease.drain_until, lease.grant, lease.id))
                 if lease.verdict is not Verdict.LOST:
                     self.tombstones.add(lease.id, now)

@@ -10,13 +10,12 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from control.core.lease import Lease, LeaseState
-from control.core.pool import BackendState, Limits
+from control.core.lease import Lease
 from control.core.tombstones import Tombstones
-from control.core.verdict import Verdict, Witness
 from control.stores.base import StoreError
+from control.stores.rows import Override, from_lease, to_lease, to_override
 
 VERSION = 1
 GRANTS_AT_ONCE = 10_000
@@ -53,13 +52,6 @@ class JournalLost(StoreError):
     """The file is no longer where it was opened."""
 
 
-class Override(NamedTuple):
-    """Limits that were changed live, and what the configuration said then."""
-
-    limits: Limits
-    configured: Limits
-
-
 class Saved(NamedTuple):
     """What a journal held. ``ended``: ids of tombstones. ``first``: there was none before.
     ``damaged``: there was one, and it could not be read, so that what runs is not known."""
@@ -91,7 +83,10 @@ class Journal:
             return journal, journal._load(now)._replace(first=first)
         except (StoreError, sqlite3.Error, ValueError) as exc:
             if first or _is_transient(exc):
-                raise StoreError(f"{path} cannot be used: {exc}") from exc
+                raise StoreError(
+                    f"{path} cannot be used: {exc}; mend that, or move the file away: then nothing"
+                    " is granted until every worker has said what it holds"
+                ) from exc
             aside = _put_aside(path)
             log.critical("journal_damaged file=%s error=%s kept_as=%s", path, exc, aside)
         journal = cls(path, create=True)
@@ -111,7 +106,7 @@ class Journal:
             if lease is None:
                 gone.append((lease_id,))
             else:
-                live.append(_row(lease))
+                live.append(from_lease(lease))
         self._check_place()
         db = self._db
         reserved = self._reserved
@@ -204,20 +199,17 @@ class Journal:
         if meta.get("version") != VERSION:
             raise ValueError(f"version {meta.get('version')!r} is not {VERSION}")
         self._reserved = int(meta.get("grants_reserved", 1))
-        leases = [_lease(row) for row in db.execute('SELECT * FROM leases ORDER BY "grant"')]
+        leases = [to_lease(row) for row in db.execute('SELECT * FROM leases ORDER BY "grant"')]
+        if len({lease.id for lease in leases}) < len(leases):
+            raise ValueError("an id has two leases")
         db.executescript(ENDED_SCHEMA)  # a journal of before had none
-        ended = [row[0] for table in ENDED_TABLES for row in db.execute(f"SELECT id FROM {table}")]
+        ended = [
+            str(row[0]) for table in ENDED_TABLES for row in db.execute(f"SELECT id FROM {table}")
+        ]
         if meta.get("boot") != _boot():
             _restart_clock(leases, now)
             db.execute(PUT_META, ("boot", _boot()))
-        overrides = {
-            (pool, backend): Override(
-                Limits(streams, tokens, BackendState(state)), Limits(file_streams, file_tokens)
-            )
-            for pool, backend, streams, tokens, state, file_streams, file_tokens in db.execute(
-                "SELECT * FROM limits"
-            )
-        }
+        overrides = dict(map(to_override, db.execute("SELECT * FROM limits")))
         return Saved(leases, overrides, self._reserved, ended)
 
     def _forget_ended(self, turns: int) -> None:
@@ -243,9 +235,11 @@ class Journal:
 
 
 def _is_transient(exc: Exception) -> bool:
-    """Whether the file itself may be sound: it is locked, not readable, the disk is full."""
+    """Whether the file itself may be sound: it is locked, not readable, the disk is full. A table
+    that is not there and a text that is none are operational errors of SQLite's as well."""
     cause = exc.__cause__ if isinstance(exc, StoreError) else exc
-    return isinstance(cause, sqlite3.OperationalError)
+    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return isinstance(cause, sqlite3.OperationalError) and code != sqlite3.SQLITE_ERROR
 
 
 def _put_aside(path: Path) -> Path:
@@ -267,30 +261,3 @@ def _restart_clock(leases: Iterable[Lease], now: float) -> None:
         lease.granted_at = now
         if lease.drain_until is not None:
             lease.drain_until = now
-
-
-def _row(lease: Lease) -> tuple[Any, ...]:
-    return (
-        lease.id,
-        lease.grant,
-        lease.pool,
-        lease.backend,
-        lease.tenant,
-        lease.scene,
-        lease.tokens,
-        lease.session,
-        lease.granted_at,
-        lease.state,
-        lease.verdict,
-        lease.witness,
-        lease.drain_until,
-    )
-
-
-def _lease(row: tuple[Any, ...]) -> Lease:
-    """The inverse of :func:`_row`."""
-    lease = Lease(*row)
-    lease.state = LeaseState(lease.state)
-    lease.verdict = Verdict(lease.verdict) if lease.verdict else None
-    lease.witness = Witness(lease.witness) if lease.witness else None
-    return lease

@@ -16,7 +16,8 @@ from control.core.operation import Acquire, Operation, Result, apply
 from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.session import Session
 from control.stores.base import StoreError
-from control.stores.journal import Journal, Override, Saved
+from control.stores.journal import Journal, Saved
+from control.stores.rows import Override
 
 RETRY_S = 1.0
 """How soon a refused client may come back where the journal could not be written."""

@@ -22,9 +22,10 @@ from typing import Any
 import psutil
 import pytest
 import requests
+import yaml
 
 from tests.harness.client import Client, Response, chat_body, error_of
-from tests.harness.node import WEIR, Node, wait_for
+from tests.harness.node import WEIR, Node, free_port, wait_for
 
 Start = Callable[..., Any]
 
@@ -330,6 +331,25 @@ def test_on_a_full_disk_nothing_is_granted_and_what_runs_goes_on(
     client.fin()
     node.settled()
     assert "journal_failed" in (node.state / "log/admission.log").read_text()
+
+
+def test_a_journal_that_cannot_be_opened_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "s" / "journal.db").mkdir(parents=True)
+    file = tmp_path / "weir.yml"
+    backend = {"name": "gpu-0", "url": "http://127.0.0.1:9"}
+    admin = {"listen": f"127.0.0.1:{free_port()}"}
+    pools = {"default": {"backends": [backend]}}
+    file.write_text(yaml.safe_dump({"state": str(tmp_path / "s"), "admin": admin, "pools": pools}))
+    done = subprocess.run(
+        [*WEIR, "admission", "-c", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert f"{tmp_path}/s/journal.db cannot be used" in done.stderr
+    assert "move the file away" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["damaged", "removed"])

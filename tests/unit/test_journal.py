@@ -228,12 +228,34 @@ def spoil(file: Path, how: str) -> None:
             file.write_bytes(b"")
         case "holes":
             file.write_bytes(content[:4_096] + bytes(len(content) - 4_096))
+        case "letter":  # what SQLite's own check does not look at
+            file.write_bytes(content.replace(b"n/1/1", b"n/\xff/1"))
         case "other":
             file.unlink()
             sqlite3.connect(file).execute("CREATE TABLE other (a)")
+        case statement:
+            db = sqlite3.connect(file)
+            db.execute(statement)
+            db.commit()
+            db.close()
 
 
-@pytest.mark.parametrize("how", ["noise", "truncated", "empty", "holes", "other"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "noise",
+        "truncated",
+        "empty",
+        "holes",
+        "letter",
+        "other",
+        "DROP TABLE leases",
+        "UPDATE leases SET tokens = NULL",
+        "UPDATE leases SET state = 'draining'",
+        "UPDATE leases SET granted_at = 9e999",
+        "INSERT INTO limits VALUES ('p', 'gpu-0', 'many', 1, 'active', 3, 10000)",
+    ],
+)
 def test_a_damaged_journal_grants_nothing_until_all_that_live_have_been_heard(
     file: Path, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
