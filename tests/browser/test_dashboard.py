@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,6 +253,26 @@ def test_stuck_stream_is_found_by_age_and_cut(node: Node, engine: Engine, open_u
             assert not ui.dialog.count()
 
 
+def test_stream_that_is_being_cut_is_not_asked_about_again(node: Node, open_ui: Open) -> None:
+    """Its gateway hears of it within a second or two; this one never does."""
+    crowd = Crowd(node.state / "run/admission.sock", CROWD)
+    try:
+        crowd.grow(1)
+        ui = open_ui(node).live()
+        wait_for(lambda: ui.count() == "1 live")
+        ui.page.locator("#grid").focus()
+        ui.page.keyboard.press("Home")
+        ui.page.keyboard.press("Delete")
+        ui.confirm()
+        ui.page.locator(".space .chip", has_text="being cut").wait_for()
+        assert not ui.page.get_by_role("button", name="Cut stream").count()
+        ui.page.keyboard.press("Delete")
+        wait_for(lambda: ui.page.get_by_text("the service has told nginx to cut it").count() == 2)
+        assert not ui.dialog.count()
+    finally:
+        crowd.leave()
+
+
 def test_limit_goes_below_what_runs_and_nothing_is_cut(
     node: Node, open_ui: Open, as_before: None
 ) -> None:
@@ -382,6 +403,29 @@ def test_token_is_asked_for_and_a_wrong_one_told(guarded: Node, open_ui: Open) -
     ui.page.get_by_role("button", name="Forget token").click()
     form.wait_for()
     assert ui.page.evaluate("sessionStorage.length") == 0
+
+
+def test_token_that_is_withdrawn_is_asked_for_with_nothing_in_the_way(
+    guarded: Node, open_ui: Open
+) -> None:
+    [file] = [
+        Path(each["file"]) for each in guarded.config["admin"]["tokens"] if each["role"] == "read"
+    ]
+    ui = open_ui(guarded, TOKENS["read"]).live()
+    ui.page.get_by_role("button", name="Keyboard shortcuts").click()
+    ui.dialog.wait_for()
+    try:
+        file.write_text("another-token-0123456789")
+        os.kill(guarded.pid("admission"), signal.SIGHUP)
+        ui.page.locator("#token-form").get_by_text("does not know this token").wait_for()
+        assert not ui.dialog.count() and not ui.page.locator("main").is_visible()
+        ui.give("another-token-0123456789").live()
+    finally:
+        file.write_text(TOKENS["read"])
+        os.kill(guarded.pid("admission"), signal.SIGHUP)
+        bearer = {"Authorization": f"Bearer {TOKENS['read']}"}
+        whoami = f"{guarded.admin}/v1/whoami"
+        wait_for(lambda: requests.get(whoami, headers=bearer, timeout=10).ok, 10)
 
 
 def test_who_may_only_look_is_offered_nothing_else(guarded: Node, open_ui: Open) -> None:
@@ -567,6 +611,47 @@ def test_nothing_is_wider_than_a_phone(node: Node, open_ui: Open) -> None:
         ui.dialog.get_by_role("button", name="Cancel").tap()
         ui.page.set_viewport_size({"width": 320, "height": 640})
         assert ui.overflow() <= 0
+
+
+LONG = """
+({ pool, name }) => {
+  weir.live.stop();
+  const backends = [1, 2].map((n) => ({ name: name + n, state: "active", draining: 0,
+    max_streams: 999999, max_tokens: 999999999, streams: 88888, tokens: 88888888,
+    configured: { max_streams: 5, max_tokens: 5 } }));
+  weir.store.set("pools", [{ name: pool, waiting: 0, streams: 1, tokens: 1, backends }]);
+  let id = 9e15;
+  const apply = (kind, data) => weir.store.apply({ id: id++, kind, data: { at: 1, ...data } });
+  apply("granted",
+    { id: "x", pool, backend: name, scene: name, tenant: "", tokens: 5, session: "s" });
+  apply("alarm", { pool, alarm: "saturated", state: "raised", detail: "no room" });
+}
+"""
+
+
+@pytest.mark.parametrize("width", [1440, 1100, 768, 375, 320])
+def test_longest_names_take_more_lines_and_cover_nothing(
+    width: int, node: Node, open_ui: Open
+) -> None:
+    ui = open_ui(node, viewport={"width": width, "height": 740}).live()
+    longest = {"pool": "a-pool_" + "w" * 57, "name": "gpu-on-machine-17_" + "w" * 45}
+    ui.page.evaluate(LONG, longest)
+    wait_for(lambda: ui.page.locator(".backend").count() == 2)
+    assert ui.overflow() <= 0
+    for backend in ui.page.locator(".backend").all():
+        name, bars = (backend.locator(part).bounding_box() for part in (".name", ".bars"))
+        beside = name["x"] + name["width"] <= bars["x"]
+        assert beside or name["y"] + name["height"] <= bars["y"] + 1, (name, bars)
+    assert ui.page.locator(".space .col-place").get_attribute("title").endswith(longest["name"])
+    assert "the pool is full · no room" in ui.page.locator("#recent").inner_text()
+    # The totals leave no hole, whatever number of them fits in a row.
+    whole, *parts = (
+        box["width"] * box["height"]
+        for box in ui.page.locator("#totals, #totals > div:visible").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect().toJSON())"
+        )
+    )
+    assert sum(parts) > 0.95 * whole
 
 
 # -- when things break ---------------------------------------------------------------------------

@@ -74,10 +74,13 @@ frames.on(["pools", "controls"], () => controls.show());
 setInterval(() => frames.mark("second"), 1000);
 
 function linked(state, detail) {
-  if (state === "token") tokenForm.ask(detail);
+  if (state === "token") tokenForm.ask(detail, api.hasToken);
   else if (state === "live") tokenForm.done();
   if (state === "live") find("main").hidden = false;
-  if (state === "token" || state === "forbidden") find("main").hidden = true;
+  if (state === "token" || state === "forbidden") {
+    find("main").hidden = true;
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it would lie over the form
+  }
   if (link.state === "live" && state !== "live") link.at = Date.now() / 1000;
   link.state = state;
   // A service that is there and says no has its reasons.
@@ -87,7 +90,7 @@ function linked(state, detail) {
 
 function showLink() {
   const lost = link.state !== "live" && link.at !== null && !find("main").hidden;
-  const stale = lost ? ` ${text("stale", format.time(link.at))}` : "";
+  const stale = lost ? ` · ${text("stale", format.time(link.at))}` : "";
   const why = link.why ? ` (${link.why})` : "";
   setText(find("link-text"), text(`link.${link.state}`) + why + stale);
   setAttribute(document.documentElement, "data-link", link.state);

@@ -2,6 +2,7 @@
 
 import { button, make, setAttribute, setText } from "./dom.js";
 import { shortId } from "./format.js";
+import { isBeingCut } from "./store.js";
 import { coded, format, text } from "./texts.js";
 
 const FLOWING_MS = 5000; // pages are some seconds old
@@ -61,17 +62,20 @@ export class LeaseRow {
     setText(this.id, shortId(lease.id));
     setAttribute(this.id, "title", lease.id);
     setAttribute(this.id, "aria-label", text("copy", shortId(lease.id)));
-    setText(this.place, `${lease.pool}/${lease.backend}`);
-    setText(this.scene, lease.scene);
+    for (const [cell, words] of [[this.place, `${lease.pool}/${lease.backend}`], [this.scene, lease.scene]]) {
+      setText(cell, words);
+      setAttribute(cell, "title", words); // it may be longer than its column
+    }
     setText(this.tokens, format.number(lease.tokens));
     setText(this.age, format.duration((now - lease.since) / 1000));
     this.#progress(lease, now);
-    setText(this.state, text(`state.name.${lease.state}`));
-    setAttribute(this.element, "data-state", lease.state);
+    const state = stateOf(lease, now);
+    setText(this.state, text(`state.name.${state}`));
+    setAttribute(this.element, "data-state", state);
     setAttribute(this.element, "aria-selected", String(active));
     setText(this.act, text("cut"));
     setAttribute(this.act, "aria-label", text("cutThe", shortId(lease.id)));
-    this.act.hidden = !mayCut;
+    this.act.hidden = !mayCut || state === "cutting";
   }
 
   #progress(lease, now) {
@@ -82,6 +86,11 @@ export class LeaseRow {
     // Where the columns have no heads: it stands beside the age.
     setAttribute(this.idle, "data-label", isSilent(lease, now) ? text("col.idle") : "");
   }
+}
+
+// Of one that is being cut, that.
+export function stateOf(lease, now) {
+  return isBeingCut(lease, now) ? "cutting" : lease.state;
 }
 
 // How many events have passed; an answer may be none of them.

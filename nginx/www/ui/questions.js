@@ -5,7 +5,8 @@ import { ofState } from "./consequences.js";
 import { Dialog } from "./dialog.js";
 import { make, setText } from "./dom.js";
 import { shortId } from "./format.js";
-import { eventsOf, silence } from "./lease-row.js";
+import { eventsOf, silence, stateOf } from "./lease-row.js";
+import { isBeingCut } from "./store.js";
 import { coded, format, text } from "./texts.js";
 
 // context: { api, store, clock, frames, notify, changed }.
@@ -43,6 +44,10 @@ export async function askState({ api, store, frames, notify, changed }, pool, na
 
 export function askCut({ api, store, clock, frames, notify }, lease) {
   const id = shortId(lease.id);
+  if (isBeingCut(lease, clock.now())) {
+    notify(text("cut.cutting", id));
+    return;
+  }
   const place = `${lease.pool}/${lease.backend}`;
   const tell = () => {
     if (!store.leases.has(lease.id)) {
@@ -69,6 +74,7 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
     try {
       const { data } = await api.ask("DELETE", `v1/leases/${encodeURIComponent(lease.id)}?cut=true`);
       // The end may have been heard of before the answer.
+      if (data.outcome === "cutting") store.cutting(lease.id);
       if (!ended) told.say(outcome(id, data.outcome), { waits: data.outcome === "cutting" });
     } catch (error) {
       if (error.status !== 404) {
@@ -120,7 +126,7 @@ export function showLease(context, lease) {
       age: format.duration((now - lease.since) / 1000),
       bytes: progress ? `${format.bytes(progress.bytes)} · ${eventsOf(progress)}` : text("unknown"),
       idle: silence(lease, now),
-      state: text(`state.name.${lease.state}`) + (lease.verdict ? ` · ${coded(lease.verdict)}` : ""),
+      state: text(`state.name.${stateOf(lease, now)}`) + (lease.verdict ? ` · ${coded(lease.verdict)}` : ""),
       session: lease.session, tenant: lease.tenant,
     };
     for (const [name, element] of Object.entries(values)) setText(element, told[name]);

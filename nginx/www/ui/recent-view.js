@@ -59,7 +59,7 @@ export function inWords({ kind, data }) {
     case "node":
       return text(`event.node.${data.state}`, data.node);
     case "alarm":
-      return text(`event.alarm.${data.state}`, data.node ?? data.pool ?? "–", coded(data.alarm), data.detail ?? "");
+      return text(`event.alarm.${data.state}`, [data.node ?? data.pool, coded(data.alarm), data.detail].filter(Boolean).join(" · "));
     default:
       return kind;
   }

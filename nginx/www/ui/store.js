@@ -6,6 +6,7 @@
 import { News } from "./news.js";
 
 const ENDED_KEPT_MS = 30_000;
+const CUTTING_MS = 10_000; // after that it may be asked for again
 const FLOWING_S = 2;
 const MINUTES = 60;
 const RANK = { read: 0, operate: 1, admin: 2 };
@@ -157,6 +158,14 @@ export class Store {
     this.#changed("news");
   }
 
+  // The service has told its gateway to cut it.
+  cutting(id) {
+    const lease = this.leases.get(id);
+    if (!lease) return;
+    lease.cutAt = this.#clock.now();
+    this.#changed("leases");
+  }
+
   // Calls back once, with what the service says of the lease's end. Returns what undoes it.
   whenEnded(id, callback) {
     this.#endings.set(id, callback);
@@ -175,6 +184,11 @@ export class Store {
     this.#endings.delete(data.id);
     this.#changed("leases");
   }
+}
+
+// Whether it was told to be cut, and may still be: its gateway hears of it within a second or two.
+export function isBeingCut({ cutAt, state }, now) {
+  return state === "active" && cutAt !== undefined && now - cutAt < CUTTING_MS;
 }
 
 // For how many seconds, as far as anybody knows. A stream that flowed when its gateway last said,

@@ -8,7 +8,6 @@ export class TokenForm {
   #form;
   #input;
   #fault;
-  #tried = false; // a first 401 is no fault of who looks
 
   // given(token): try it.
   constructor(form, given) {
@@ -22,14 +21,14 @@ export class TokenForm {
         this.#say(text("token.shape"));
         return;
       }
-      this.#tried = true;
       given(token);
     });
   }
 
-  ask(error) {
+  // shown: one was, and is not taken, or no longer. A first 401 is no fault of who looks.
+  ask(error, shown) {
     const throttled = error?.code === "throttled";
-    const wrong = this.#tried ? text("token.wrong") : "";
+    const wrong = shown ? text("token.wrong") : "";
     this.#form.hidden = false;
     this.#say(throttled ? text("token.throttled", format.duration(error.retryS ?? 1)) : wrong);
     this.#input.select();
@@ -40,7 +39,6 @@ export class TokenForm {
   done() {
     this.#form.hidden = true;
     this.#input.value = "";
-    this.#tried = false;
     this.#say("");
   }
 

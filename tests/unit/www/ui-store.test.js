@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ServiceClock } from "../../../nginx/www/ui/clock.js";
-import { Store } from "../../../nginx/www/ui/store.js";
+import { Store, isBeingCut } from "../../../nginx/www/ui/store.js";
 
 const AHEAD_S = 1_000_000; // by so much the service's clock is ahead of this one
 
@@ -168,4 +168,15 @@ test("a role may do what those before it may", () => {
   assert.deepEqual(may("operate"), [true, true, false]);
   assert.deepEqual(may("admin"), [true, true, true]);
   assert.deepEqual(may("something new"), [false, false, false]);
+});
+
+test("a stream that was told to be cut is taken to be cut for some seconds, whatever pages say meanwhile", () => {
+  const { store, time } = started();
+  store.refresh([paged("a")], time.ms);
+  store.cutting("a");
+  time.ms += 5000;
+  store.refresh([paged("a")], time.ms);
+  assert.equal(isBeingCut(store.leases.get("a"), time.ms), true);
+  assert.equal(isBeingCut(store.leases.get("a"), time.ms + 6000), false, "then it may be asked for again");
+  store.cutting("gone already");
 });
