@@ -16,6 +16,7 @@ import psutil
 
 from control.config import Config, ConfigError, Fault, load
 from control.config.extras import missing_extras
+from control.config.faults import unusable
 from control.config.secrets import read_node_tokens, read_own_token, read_tokens, weaknesses
 from control.config.units import Address
 from control.nginx import Nginx, NginxError, find_nginx
@@ -236,7 +237,7 @@ def _nginx_faults(config: Config) -> Iterator[Fault]:
     except NginxError as exc:
         yield Fault("nginx.binary", str(exc))
     except OSError as exc:
-        yield Fault("state", f"cannot be rendered into: {exc}")
+        yield Fault("state", f"cannot be rendered into: {unusable(exc)}")
 
 
 def _rendered_faults(config: Config, nginx: Nginx) -> Iterator[Fault]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import control
 from control.config import Config, ConfigError, for_engines, load
+from control.config.faults import unusable
 from control.config.units import Address, address
 from control.nginx import NginxError, find_nginx
 from control.terminal.parser import add_commands, add_file, count, duration
@@ -38,8 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read has had enough, as `head` has.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (NginxError, OSError) as exc:
+    except NginxError as exc:
         print(f"weir: {exc}", file=sys.stderr)
+    except OSError as exc:
+        print(f"weir: {unusable(exc)}", file=sys.stderr)
     except KeyboardInterrupt:
         pass
     return 1

@@ -18,6 +18,7 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 
 from control.config import Config, ConfigError, Loaded, load_with_tokens
+from control.config.faults import unusable
 from control.config.secrets import weaknesses
 from control.listeners import check_move, listeners
 from control.pid_file import write_pid
@@ -163,10 +164,13 @@ def main() -> None:
     config = service.config
     # Before the socket is bound: a second service must not take it from the first. Held by all
     # processes of this one, to the last.
-    lock = DecisionLock(run_folder(config) / "service.lock")
-    lock.take()
-    # Not gunicorn's own pid file: that one is gone for a moment with each SIGHUP.
-    write_pid(pid_file(config), os.getpid())
+    try:
+        lock = DecisionLock(run_folder(config) / "service.lock")
+        lock.take()
+        # Not gunicorn's own pid file: that one is gone for a moment with each SIGHUP.
+        write_pid(pid_file(config), os.getpid())
+    except OSError as exc:
+        sys.exit(f"weir: state: {unusable(exc)}")
     service.run()
 
 

@@ -22,6 +22,13 @@ class Fault:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+def unusable(exc: OSError) -> str:
+    """What the system says of a file or folder, with the remedy; of anything else its words."""
+    if exc.filename is None or not exc.strerror:
+        return str(exc)
+    return f"{exc.filename}: {exc.strerror}: mend that, or name another place"
+
+
 def faults_of(exc: pydantic.ValidationError) -> list[Fault]:
     """Every fault that the schema found."""
     faults: list[Fault] = []

@@ -375,6 +375,22 @@ def test_a_service_that_is_not_there_is_named_with_what_starts_it(
         assert out == "" and nowhere in err and "weir up" in err and err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["admission", "agent", "render"])
+def test_a_state_folder_that_cannot_be_is_named_in_one_line(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    state = tmp_path / "file" / "var"
+    file = tmp_path / "weir.yml"
+    file.write_text(
+        f"state: {state}\nlisten: 127.0.0.1:{free_port()}\n"
+        f"admin: {{listen: '127.0.0.1:{free_port()}'}}\n"
+        f"pools: {{default: {{backends: [{{name: g, url: 'http://127.0.0.1:{free_port()}'}}]}}}}\n"
+    )
+    code, _, err = told_by(command, "-c", str(file))
+    [told] = [line for line in err.splitlines() if str(state) in line]
+    assert code == 1 and told.endswith("Not a directory: mend that, or name another place")
+    assert "Traceback" not in err and "Errno" not in err
+
+
 def test_what_answers_and_is_no_admin_plane_is_said_to_be_none(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:
