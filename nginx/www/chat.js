@@ -71,7 +71,6 @@ class Answer {
       this.terminated = true;
       return;
     }
-    if (data.trim() === "" && type !== "error") return; // nothing is missing in it
     let message;
     try {
       message = JSON.parse(data);
