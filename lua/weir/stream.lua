@@ -90,20 +90,24 @@ local function verdict_at_end(entry)
     return "completed"
 end
 
--- Why an engine's answer broke off.
+-- Why an answer broke off.
 local function verdict_of_break(entry)
     if entry.cut then
         return entry.cut
+    end
+    if not sockets.has_client(entry.request) then
+        return "client_abort" -- during its upload, after a heartbeat had begun the answer
     end
     local pool = config.pools[entry.pool]
     return now() - entry.last >= pool.silence_s * NEARLY and "timeout" or "upstream_truncated"
 end
 
--- The engine's answer broke off: where an event can follow, one says so.
+-- The answer broke off: where an event can follow, one says so.
 local function tell_of_break(entry)
     entry.broken = verdict_of_break(entry)
     local seen = entry.seen
-    if seen and not seen.failed and not seen.terminated and sniff.between_events(seen) then
+    if entry.broken ~= "client_abort" and seen and not seen.failed and not seen.terminated
+        and sniff.between_events(seen) then
         ngx.arg[1] = frames.failure(entry.cut == "timeout" and "upload_timeout" or entry.broken)
     end
 end

@@ -141,6 +141,27 @@ def test_where_a_heartbeat_has_begun_the_answer_a_frame_says_that_the_upload_was
     assert timeouts(node) == before + 1
 
 
+@pytest.mark.parametrize("how", ["fin", "rst", "http2"])
+def test_a_client_that_leaves_its_upload_behind_a_heartbeat_has_left(node: Node, how: str) -> None:
+    def left() -> float:
+        return node.metric("weir_leases_ended_total", verdict="client_abort")
+
+    before = left()
+    headers = {"accept": "text/event-stream"}
+    if how == "http2":
+        client = H2Client(node.h2_port)
+        client.post(b"{", path=BEATS, length=9_999, headers=headers)
+        client.read_until(lambda: client.body)
+        client.close()
+    else:
+        other = Client(node.port).post(b"{", path=BEATS, length=9_999, headers=headers)
+        other.head()
+        other.events(1)
+        other.fin() if how == "fin" else other.rst()
+    is_quiet(node)
+    assert left() == before + 1
+
+
 class TwoStreams(H2Client):
     """What comes, told apart by its stream."""
 
