@@ -71,6 +71,7 @@ class Answer {
       this.terminated = true;
       return;
     }
+    if (data.trim() === "" && type !== "error") return; // nothing is missing in it
     let message;
     try {
       message = JSON.parse(data);

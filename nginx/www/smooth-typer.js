@@ -50,7 +50,7 @@ export class SmoothTyper {
   #stops;
   #pieces = []; // to be shown, in order
   #batches = []; // when they came: { at, left }
-  #openAt = 0; // since when the stops hold something back
+  #came = []; // when what the stops hold back came: { at, length }
   #credit = 0; // pieces that may be shown; its fraction is kept
   #ticked = 0;
   #cancel = null;
@@ -68,9 +68,9 @@ export class SmoothTyper {
   feed(text) {
     if (this.#finished || text === "") return;
     const now = this.#clock.now();
-    const held = this.#stops.open !== "";
-    this.#queue(this.#stops.push(text), held ? this.#openAt : now);
-    if (!held || this.#stops.open.length <= text.length) this.#openAt = now;
+    this.#came.push({ at: now, length: text.length });
+    const since = this.#since(this.#stops.open.length + text.length);
+    this.#queue(this.#stops.push(text), since);
     if (this.#clock.still()) this.#tick();
     else if (this.#cancel === null) {
       this.#credit = 1; // the first piece waits for nothing but the frame
@@ -88,6 +88,14 @@ export class SmoothTyper {
     this.#batches = [];
   }
 
+  // When the first of the last `length` characters came.
+  #since(length) {
+    let first = this.#came.length;
+    for (let left = length; left > 0; left -= this.#came[first].length) first -= 1;
+    this.#came.splice(0, first);
+    return this.#came[0].at;
+  }
+
   #queue(pieces, at) {
     if (pieces.length === 0) return;
     this.#pieces = this.#pieces.concat(pieces);
@@ -98,8 +106,10 @@ export class SmoothTyper {
 
   #tick() {
     const now = this.#clock.now();
-    if (this.#stops.open !== "" && now - this.#openAt >= this.#lagMs) {
-      this.#queue(this.#stops.close(), this.#openAt);
+    const open = this.#stops.open.length;
+    if (open > 0) {
+      const since = this.#since(open);
+      if (now - since >= this.#lagMs) this.#queue(this.#stops.give(), since);
     }
     this.#take(this.#clock.still() ? this.#pieces.length : this.#allowed(now));
     this.#ticked = now;

@@ -66,17 +66,25 @@ export class Stops {
     return this.#cut(this.#open, true);
   }
 
-  #cut(whole, closed) {
+  // The same but for its last character, which may have come just now: the next call gives it, if
+  // nothing has followed it till then.
+  give() {
+    const pieces = this.#cut(this.#open, true, true);
+    return pieces.length > 0 ? pieces : this.close();
+  }
+
+  // `closed`: no marker goes on; `kept`: the last character may all the same.
+  #cut(whole, closed, kept = !closed) {
     // Half a character would hide from the segmenter what it belongs to.
-    const half = !closed && HALF.test(whole) ? whole.at(-1) : "";
+    const half = kept && HALF.test(whole) ? whole.at(-1) : "";
     const text = half ? whole.slice(0, -1) : whole;
     const pieces = [];
     const clusterEnd = clusterEnds(text, this.#segmenter);
     let at = 0;
     while (at < text.length) {
-      const end = this.#pieceEnd(text, at, clusterEnd, closed);
+      const end = this.#pieceEnd(text, at, clusterEnd, closed, kept);
       // Nothing but a line feed is sure to have nothing added.
-      if (end === text.length && !closed && text[end - 1] !== "\n") break;
+      if (end === text.length && kept && text[end - 1] !== "\n") break;
       const piece = text.slice(at, end);
       pieces.push(piece);
       this.#lineStart = piece.endsWith("\n") || (this.#lineStart && piece.trim() === "");
@@ -86,18 +94,18 @@ export class Stops {
     return pieces;
   }
 
-  #pieceEnd(text, at, clusterEnd, closed) {
+  #pieceEnd(text, at, clusterEnd, closed, kept) {
     const near = text.slice(at, at + LONGEST);
     const last = at + near.length === text.length && near.length < LONGEST && !closed;
-    const marker = this.#marker(near, last, closed);
+    const marker = this.#marker(near, last, kept);
     // A marker's last sign may carry an accent.
     return clusterEnd(at + Math.max(marker, 1) - 1);
   }
 
   // How long the Markdown marker is that a text begins with, 0 where it does with none; all of
   // the text, where it is the `last` that has come and more may belong to it.
-  #marker(near, last, closed) {
-    if (this.#fence) return this.#lineStart ? this.#closingFence(near, closed) : 0;
+  #marker(near, last, kept) {
+    if (this.#fence) return this.#lineStart ? this.#closingFence(near, kept) : 0;
     if (this.#lineStart) {
       const fence = length(FENCE, near);
       if (fence) {
@@ -112,10 +120,10 @@ export class Stops {
     return length(RUN, near) || length(ESCAPE, near) || length(LINK, near);
   }
 
-  #closingFence(near, closed) {
+  #closingFence(near, kept) {
     const run = length(TICKS, near);
     // One that reaches the end may grow: it is held back, and seen again with what follows.
-    const sure = run > 0 && (closed || run < near.length);
+    const sure = run > 0 && (!kept || run < near.length);
     if (sure && near.slice(0, run).startsWith(this.#fence)) this.#fence = "";
     return run;
   }
