@@ -66,6 +66,9 @@ class Connection:
             self._session.verify = str(ca)
         if certificate:
             self._session.cert = (str(certificate), str(key)) if key else str(certificate)
+        if token and not _is_token(token):
+            # No header can carry it; and what refuses the header would quote it.
+            raise ServiceError("the token has characters that none has: only printable ASCII")
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
@@ -114,6 +117,10 @@ class Connection:
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
+        if {".", ".."} & set(path.partition("?")[0].split("/")):
+            # On its way it would become another path.
+            why = "nothing is named . or .."
+            raise ServiceError(f"{method} {path}: {why}", 404, "not_found", why)
         send = partial(
             self._session.request, method, self._base + path, json=body, headers=headers,
             timeout=self._timeout_s, allow_redirects=False,
@@ -169,6 +176,10 @@ def query_text(query: Mapping[str, str | None]) -> str:
     """``?name=value…`` of what is given."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
+
+
+def _is_token(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def _cause(exc: BaseException) -> str:

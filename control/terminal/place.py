@@ -89,8 +89,11 @@ def _token(file: Path | None, config: Config | None) -> tuple[str | None, str]:
             return read_secret(Secret(file=file)), f"--token-file {file}"
         except SecretError as exc:
             raise PlaceError(f"--token-file: {exc}") from exc
-    if value := os.environ.get(TOKEN_VARIABLE):
-        return value, TOKEN_VARIABLE
+    if os.environ.get(TOKEN_VARIABLE):
+        try:
+            return read_secret(Secret(env=TOKEN_VARIABLE)), TOKEN_VARIABLE
+        except SecretError as exc:
+            raise PlaceError(f"{TOKEN_VARIABLE}: {exc}") from exc
     if config:
         # On the service's own machine its file says where the tokens are: the strongest.
         tokens, _ = read_tokens(config)

@@ -391,6 +391,13 @@ def test_a_state_folder_that_cannot_be_is_named_in_one_line(command: str, tmp_pa
     assert "Traceback" not in err and "Errno" not in err
 
 
+@pytest.mark.parametrize("token", ["令牌", "sesame\r", "ses ame\nx"])
+def test_a_token_with_characters_that_none_has_is_refused_and_not_shown(token: str) -> None:
+    code, out, err = told_by("pools", "--admin", "http://127.0.0.1:1", WEIR_ADMIN_TOKEN=token)
+    assert (code, out, err.count("\n")) == (1, "", 1) and "ses" not in err
+    assert err.startswith("weir: WEIR_ADMIN_TOKEN: holds characters that no token has")
+
+
 def test_what_answers_and_is_no_admin_plane_is_said_to_be_none(
     node: Node, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from control.client import ServiceClient, ServiceError
+from control.client import AdminClient, ServiceClient, ServiceError
 from tests.harness.service import RecordingService
 
 RELEASE = {"op": "release", "id": "a", "verdict": "completed", "witness": "log"}
@@ -122,3 +122,24 @@ def test_over_tcp_it_sends_its_token_and_heeds_no_proxy(monkeypatch: pytest.Monk
         assert ServiceClient(f"{address}/").sessions("vm") == []
         server.shutdown()
     assert seen == ["Bearer secret", None]
+
+
+@pytest.mark.parametrize("token", ["令牌", "secret\r", "se cret", "secret\nX-A: b"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_quoted(token: str) -> None:
+    with pytest.raises(ServiceError, match="only printable ASCII") as refused:
+        AdminClient("http://127.0.0.1:1", token)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_name_is_never_a_way_to_another_path(
+    client: ServiceClient, service: RecordingService
+) -> None:
+    service.sessions = [{"id": "vm/1/2"}]
+    with AdminClient(client.address) as admin:
+        for ask in (admin.lease, admin.end_session, admin.pool, admin.node):
+            for name in ("..", ".", *(["../leases/a"] if ask == admin.end_session else [])):
+                with pytest.raises(ServiceError, match=r"nothing is named \. or \.\.") as refused:
+                    ask(name)
+                assert refused.value.status == 404
+    client.end_session("..")
+    assert service.sessions, "nobody was asked for anything"
