@@ -8,6 +8,8 @@ import msgspec
 from control.core.decision import Reason
 from control.core.verdict import Verdict, Witness
 
+BEGINNING = b'{"ts":'
+"""Of each line; within one, its quote would be escaped."""
 LEASE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 MAX_GRANT = 1 << 53
 """The service takes no larger one."""
@@ -62,6 +64,13 @@ def read_line(line: bytes) -> Ended | None:
     if not granted and _text(fields, "reason") in REFUSED:
         return None
     return Ended(lease_id, _verdict(fields), _grant(granted), _seconds(fields.get("ts")))
+
+
+def pieces(line: bytes) -> list[bytes]:
+    """The lines and fragments that stand on one: what nginx could not write to the end, as on a
+    full disk, has no newline between it and the next."""
+    before, *others = line.split(BEGINNING)
+    return [piece for piece in (before, *(BEGINNING + other for other in others)) if piece]
 
 
 def _fields(line: bytes) -> dict[str, Any]:

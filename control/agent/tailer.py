@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from control.agent.access_log import BrokenLine, Ended, read_line
+from control.agent.access_log import BrokenLine, Ended, pieces, read_line
 from control.agent.follower import Follower
 from control.client import ServiceClient
 from control.core.decision import ReleaseOutcome
@@ -75,15 +75,21 @@ class Tailer:
         ends: list[Ended] = []
         for line in self._follower.poll(now):
             self.counts.lines += 1
-            try:
-                ended = read_line(line)
-            except BrokenLine as exc:
-                self._count_broken(str(exc))
-                continue
-            if ended:
-                ends.append(ended)
-                self._last_ts = ended.ts
+            ends += self._ends(line)
+        if ends:
+            self._last_ts = ends[-1].ts
         return sorted(ends, key=lambda ended: ended.verdict is not Verdict.CLIENT_ABORT)
+
+    def _ends(self, line: bytes) -> list[Ended]:
+        try:
+            ended = read_line(line)
+            return [ended] if ended else []
+        except BrokenLine as exc:
+            apart = pieces(line)
+            if len(apart) > 1:
+                return [ended for piece in apart for ended in self._ends(piece)]
+            self._count_broken(str(exc))
+            return []
 
     def _deliver(self, ends: Sequence[Ended]) -> None:
         results = self._client.batch(self._session, [ended.release() for ended in ends])

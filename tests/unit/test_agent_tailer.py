@@ -95,6 +95,16 @@ def test_refused_and_broken_lines_are_counted_and_cost_no_other(
     assert bench.offset() == bench.log.stat().st_size
 
 
+def test_a_line_that_follows_half_a_one_without_a_newline_is_read(
+    bench: Bench, service: RecordingService
+) -> None:
+    """nginx wrote what the disk had room for, and went on when there was more."""
+    bench.write(line("a")[:40] + line("b"), line("c") + line("d")[:-5], b"{" + line("e"))
+    bench.tick()
+    assert [op["id"] for op in service.ops] == ["b", "c", "e"]
+    assert (bench.tailer.counts.lines, bench.tailer.counts.broken) == (3, 3)
+
+
 def test_nothing_is_sent_where_nothing_was_written(bench: Bench, service: RecordingService) -> None:
     bench.tick()
     bench.write(line("a", route=""))
