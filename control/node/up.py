@@ -20,6 +20,7 @@ from control.node.supervisor import StartError, Supervisor, say
 from control.render import render
 
 PROBE_TIMEOUT_S = 1.0
+COMPLETIONS = "/v1/chat/completions"
 
 
 def up(config: Config, config_file: Path, simulate: bool, demo: bool = False) -> int:
@@ -141,7 +142,9 @@ def _reachable(address: Address) -> Address:
 
 
 def _first_request(url: str, config: Config) -> str:
-    path = config.routes[0].path
+    # Every engine has this one; others are the site's own.
+    paths = [route.path for route in config.routes]
+    path = COMPLETIONS if COMPLETIONS in paths else paths[0]
     return (
         f"try: curl -N {url}{path} -H 'Content-Type: application/json' \\\n"
         '  -d \'{"stream":true,"messages":[{"role":"user","content":"发热三天"}]}\''

@@ -98,10 +98,10 @@ def weir(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
 class Command:
     """A command that goes on; its first line, and nothing left of it afterwards."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, stderr: Any = subprocess.DEVNULL) -> None:
         self.process = subprocess.Popen(
             [*WEIR, *arguments], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE, stderr=stderr, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         self.line = self.process.stdout.readline()
@@ -127,8 +127,8 @@ class Command:
 def start() -> Iterator[Callable[..., Command]]:
     commands: list[Command] = []
 
-    def start(*arguments: str) -> Command:
-        commands.append(Command(*arguments))
+    def start(*arguments: str, **options: Any) -> Command:
+        commands.append(Command(*arguments, **options))
         return commands[-1]
 
     yield start
@@ -489,11 +489,15 @@ def test_without_a_file_one_pool_of_the_engines_is_served(
     start: Callable[..., Command], tmp_path: Path, engine: Engine
 ) -> None:
     port, admin = free_port(), free_port()
-    command = start(
-        "up", "--engine", engine.url, "--listen", f"127.0.0.1:{port}",
-        "--admin", f"127.0.0.1:{admin}", "--state", str(tmp_path / "s"),
-    )  # fmt: skip
+    said = tmp_path / "stderr"
+    with said.open("w") as stderr:
+        command = start(
+            "up", "--engine", engine.url, "--listen", f"127.0.0.1:{port}",
+            "--admin", f"127.0.0.1:{admin}", "--state", str(tmp_path / "s"), stderr=stderr,
+        )  # fmt: skip
     assert command.line == f"weir: ready http://127.0.0.1:{port}\n"
+    # The line to try is of the path that every engine has.
+    wait_for(lambda: f"curl -N http://127.0.0.1:{port}/v1/chat/completions " in said.read_text())
     with Client(port) as client:
         assert client.request(chat_body(1))[0].status == 200
     [pool] = requests.get(f"http://127.0.0.1:{admin}/v1/pools", timeout=10).json()["pools"]
