@@ -13,6 +13,7 @@ local find = string.find
 local lower = string.lower
 local match = string.match
 local sub = string.sub
+local tonumber = tonumber
 
 local LONGEST_HEAD = 65536
 local LONGEST_REFUSAL = 65536 -- of an engine's error that is put into a frame
@@ -65,14 +66,17 @@ end
 
 -- A piece of the engine's body.
 local function pass(self, data)
+    local body = self.body
+    if body.size then
+        data = sub(data, 1, body.size) -- what is beyond the announced length is no part of it
+    end
     if data == "" then
         return true
     end
-    local body = self.body
     framing.feed(body, data)
     self.ended = body.ended
     if self.wrapped then
-        return self.send(framing.chunk(data))
+        return self.send(framing.chunk(data) .. (body.ended and LAST_CHUNK or ""))
     end
     return self.send(data)
 end
@@ -81,13 +85,13 @@ end
 local function open(self, head, rest)
     local fields = lower(head)
     local status = match(head, "^HTTP/1%.[01] (%d%d%d)")
-    local chunked = find(fields, "\r\ntransfer%-encoding:[^\r\n]*chunked") ~= nil
-    local sized = find(fields, "\r\ncontent-length:", 1, true) ~= nil
+    local chunked = find(fields, "\ntransfer%-encoding:[^\r\n]*chunked") ~= nil
+    local size = tonumber(match(fields, "\ncontent%-length:[ \t]*(%d+)"))
     local streams = status == "200"
-        and find(fields, "\r\ncontent%-type:%s*text/event%-stream") ~= nil
+        and find(fields, "\ncontent%-type:[ \t]*text/event%-stream") ~= nil
     self.head = nil
     if not self.begun then
-        if not streams or sized then
+        if not streams or size then
             self.plain = true
             return self.send(head .. rest)
         end
@@ -97,22 +101,25 @@ local function open(self, head, rest)
         return self.send(head .. rest)
     end
     if not streams then
-        self.refusal = { status = status or "502", framing = framing.new(chunked) }
+        if status == "204" or status == "304" then
+            size = 0
+        end
+        self.refusal = { status = status or "502", framing = framing.new(chunked, size) }
         self.refusal.framing.payload = {}
         framing.feed(self.refusal.framing, rest)
-        return true
+        return not self.refusal.framing.ended
     end
     self.wrapped = not chunked
-    self.body = framing.new(chunked)
+    self.body = framing.new(chunked, size)
     return pass(self, rest)
 end
 
 local function gather_head(self, data)
     local head = self.head .. data
-    local _, stop = find(head, "\r\n\r\n", 1, true)
+    local _, stop = find(head, "\n\r?\n")
     while stop and match(head, "^HTTP/1%.[01] 1") do
         head = sub(head, stop + 1) -- 100 Continue and the like are between the two of us
-        _, stop = find(head, "\r\n\r\n", 1, true)
+        _, stop = find(head, "\n\r?\n")
     end
     if stop then
         return open(self, sub(head, 1, stop), sub(head, stop + 1))
@@ -152,7 +159,7 @@ function _M:beat()
             return false
         end
     end
-    if self.body.between then
+    if self.body.between and not framing.is_over(self.body) then
         return put(self, PING)
     end
     return true
@@ -168,11 +175,13 @@ function _M:finish(silent)
         return
     end
     local code
-    if silent then
+    if framing.is_over(self.body) then
+        code = nil -- all that matters has come
+    elseif silent then
         code = "timeout"
     elseif self.head then
         code = "upstream_error"
-    elseif self.body.chunked then
+    elseif self.begun or self.body.chunked then
         code = "upstream_truncated"
     end
     if code and not self.body.between then

@@ -9,22 +9,26 @@ local match = string.match
 local sub = string.sub
 local tonumber = tonumber
 
-local LONGEST_SIZE_LINE = 256 -- a chunk's size with its extensions
+local LONGEST_SIZE_LINE = 256 -- a chunk's size with its extensions, or a trailer
+local TAIL = 64 -- bytes by which an event's end, and the terminator, are known
 local CR, LF = 13, 10
 
 local _M = {}
 
--- A body that begins; `chunked`: in HTTP/1.1's chunks, else as it is. { between, ended, broken }
-function _M.new(chunked)
+-- A body that begins: in HTTP/1.1's chunks, or of `size` bytes, or up to the connection's end.
+-- { between, ended, broken }
+function _M.new(chunked, size)
     return {
         chunked = chunked,
+        size = not chunked and size or nil, -- bytes that are still to come
         between = true, -- whether the next byte begins an event (and, if so framed, a chunk)
-        ended = false, -- the last chunk has passed
+        ended = not chunked and size == 0, -- all of it has passed
+        trailing = false, -- the last chunk has passed, and its trailers have not
         broken = false, -- this is not HTTP: nothing is put in any more
         left = 0, -- bytes of the present chunk that are still to come
         skip = 0, -- of the line break after it
         line = "", -- of a size line that is cut in two
-        tail = "", -- the last bytes of the body, by which an event's end is known
+        tail = "", -- the last bytes of the body
         payload = nil, -- set to a table, it is given the body without its framing
     }
 end
@@ -43,14 +47,14 @@ local function note(state, data, first, last)
     if state.payload then
         state.payload[#state.payload + 1] = sub(data, first, last)
     end
-    if last - first >= 2 then
-        state.tail = sub(data, last - 2, last)
+    if last - first >= TAIL - 1 then
+        state.tail = sub(data, last - TAIL + 1, last)
     else
-        state.tail = sub(state.tail .. sub(data, first, last), -3)
+        state.tail = sub(state.tail .. sub(data, first, last), -TAIL)
     end
 end
 
--- The size line at `at`: the position after it, or nil where its end has not come.
+-- The size line at `at`, or a trailer: the position after it, or nil where its end has not come.
 local function size_line(state, data, at)
     local stop = find(data, "\n", at, true)
     local line = state.line .. sub(data, at, stop or #data)
@@ -63,16 +67,17 @@ local function size_line(state, data, at)
         return nil
     end
     state.line = ""
+    if state.trailing then
+        state.ended = line == "\r\n" or line == "\n"
+        return stop + 1
+    end
     local size = tonumber(match(line, "^%x+") or "", 16)
     if not size then
         state.broken = true
         return nil
     end
     state.left = size
-    if size == 0 then
-        state.ended = true -- trailers, if any, are of no concern
-        return nil
-    end
+    state.trailing = size == 0
     return stop + 1
 end
 
@@ -97,7 +102,7 @@ local function chunks(state, data)
             at = size_line(state, data, at)
         end
     end
-    return state.left == 0 and state.skip == 0 and state.line == ""
+    return state.left == 0 and state.skip == 0 and state.line == "" and not state.trailing
 end
 
 -- Looks at the next bytes.
@@ -107,9 +112,23 @@ function _M.feed(state, data)
         whole = chunks(state, data)
     elseif data ~= "" then
         note(state, data, 1, #data)
+        if state.size then
+            state.size = state.size - #data
+            state.ended = state.size <= 0
+        end
     end
     state.between = whole and not state.ended and not state.broken
         and (state.tail == "" or is_border(state.tail))
+end
+
+-- Whether the last event that has passed, to its end, was the terminator.
+function _M.is_over(state)
+    if not state.between then
+        return false
+    end
+    local tail = #state.tail < TAIL and "\n" .. state.tail or state.tail
+    return find(tail, "[\r\n]data:[ \t]*%[DONE%][ \t]*[\r\n]+$") ~= nil
+        or find(tail, "[\r\n]event:[ \t]*message_stop[\r\n]+data:[^\r\n]*[\r\n]+$") ~= nil
 end
 
 -- `text` as a chunk.

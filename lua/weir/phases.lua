@@ -19,7 +19,7 @@ local function guarded(name, run)
         if not ok then
             log(CRIT, "weir: ", name, "_failed error=", err)
         end
-        return ok
+        return ok, err
     end
 end
 
@@ -41,7 +41,14 @@ end
 
 _M.acquire = closed("acquire", hook.acquire)
 _M.reroute = closed("reroute", hook.reroute)
-_M.body = guarded("body", stream.body)
+local look = guarded("body", stream.body)
+
+-- nginx breaks the answer off where this is ngx.ERROR.
+function _M.body()
+    local ok, result = look()
+    return ok and result or nil
+end
+
 _M.log = guarded("log", stream.log)
 _M.relay = guarded("relay", relay.relay)
 _M.refused = guarded("refused", refusal.refused)

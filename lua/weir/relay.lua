@@ -134,19 +134,24 @@ local function download(engine, passed, progress, beat_s, silence_s)
     passed:finish(false)
 end
 
--- Whether the body that passes asks for a stream: only then may an answer be begun as one.
-local function looker(accept)
+-- Whether the body that passes asks for a stream: only then may an answer be begun as one. On a
+-- path that is named after its streams one is asked for by a whole body that does not decline it.
+local function looker(accept, path, size)
     local asked = accept ~= nil and find(accept, "text/event-stream", 1, true) ~= nil
-    local rest = ""
+    local declined = not find(path, "stream$")
+    local rest, left = "", size or 0
     local function look(data)
+        left = left - #data
         if not asked then
             -- Within one of the request's own texts the quotes would be escaped.
-            asked = find(rest .. data, '[^\\]"stream"%s*:%s*true') ~= nil
-            rest = sub(data, -64)
+            local text = rest .. data
+            asked = find(text, '[^\\]"stream"%s*:%s*true') ~= nil
+            declined = declined or find(text, '[^\\]"stream"%s*:%s*false') ~= nil
+            rest = sub(text, -64)
         end
     end
     return look, function()
-        return asked
+        return asked or (not declined and size ~= nil and left <= 0)
     end
 end
 
@@ -163,8 +168,8 @@ function _M.relay()
     local beat_s = config.routes[var.weir_route].heartbeat_s
     engine:settimeouts(FOREVER_MS, FOREVER_MS, beat_s * 1000)
     engine:send(head)
-    local look, wants_stream = looker(var.http_accept)
     local size = tonumber(var.content_length)
+    local look, wants_stream = looker(var.http_accept, var.weir_route, size)
     local request = sockets.handle()
     local client = ngx.req.socket(true)
     client:settimeouts(FOREVER_MS, FOREVER_MS, FOREVER_MS)

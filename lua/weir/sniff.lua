@@ -3,18 +3,19 @@
 
 local byte = string.byte
 local find = string.find
+local gsub = string.gsub
 local match = string.match
 local sub = string.sub
 
 local PREFIX = 64 -- bytes of a line that are enough to know it
-local CR, SPACE, TAB = 13, 32, 9
+local LF, CR, SPACE, TAB = 10, 13, 32, 9
 local D, E, N, BRACE, BRACKET = 100, 101, 110, 123, 91
 
 local _M = {}
 
 -- A fresh state: { events, terminated, failed, [told] }.
 function _M.new()
-    return { events = 0, terminated = false, failed = false, line = "", data = false }
+    return { events = 0, terminated = false, failed = false, line = "", data = false, cr = false }
 end
 
 local function skip_blank(text, at)
@@ -71,20 +72,20 @@ local function data_line(state, text, at, last)
     if c == BRACKET then
         if sub(text, at, at + 5) == "[DONE]" then
             local after = skip_blank(text, at + 6)
-            if after > last or byte(text, after) == CR then
+            if after > last then
                 state.terminated = true
             end
         end
     elseif c == BRACE and is_error(text, at + 1) then
+        state.told = state.told or (not state.failed and told(text, at))
         state.failed = true
-        state.told = told(text, at) or state.told
     end
 end
 
--- One line of `text`, from `first` to `last`, without its line feed.
+-- One line of `text`, from `first` to `last`, without its end.
 local function line(state, text, first, last)
     local c = byte(text, first)
-    if first > last or (c == CR and first == last) then
+    if first > last then
         if state.data then
             state.events = state.events + 1
             state.data = false
@@ -94,20 +95,30 @@ local function line(state, text, first, last)
     elseif c == E and sub(text, first, first + 5) == "event:" then
         local at = skip_blank(text, first + 6)
         local word = sub(text, at, last)
-        if word == "error" or word == "error\r" then
+        if word == "error" then
             state.failed = true
-        elseif word == "message_stop" or word == "message_stop\r" then
+        elseif word == "message_stop" then
             state.terminated = true
         end
     end
+end
+
+-- `text` with line feeds where lines end with CRLF or CR, which may be cut in two.
+local function unified(state, text)
+    local first = state.cr and byte(text) == LF and 2 or 1
+    state.cr = byte(text, -1) == CR
+    return (gsub(sub(text, first), "\r\n?", "\n"))
 end
 
 -- Looks at the next chunk; true where an event ends in it.
 function _M.feed(state, chunk)
     local before = state.events
     local text = chunk
+    if chunk ~= "" and (state.cr or find(chunk, "\r", 1, true)) then
+        text = unified(state, chunk)
+    end
     if state.line ~= "" then
-        text = state.line .. chunk
+        text = state.line .. text
     end
     local first = 1
     local stop = find(text, "\n", 1, true)

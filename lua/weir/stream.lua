@@ -13,6 +13,7 @@ local sockets = require("weir.sockets")
 
 local find = string.find
 local now = ngx.now
+local tonumber = tonumber
 
 local NEARLY = 0.95 -- of a time limit: nginx's clock goes by milliseconds, ours by its events
 
@@ -102,17 +103,53 @@ local function verdict_of_break(entry)
     return now() - entry.last >= pool.silence_s * NEARLY and "timeout" or "upstream_truncated"
 end
 
+-- Whether the engine's answer ends where its connection does: so it ends when the engine dies, too.
+local function ends_by_closing()
+    local var = ngx.var
+    return not var.upstream_http_transfer_encoding and not var.upstream_http_content_length
+end
+
+-- What a client is told of that.
+local function failure(entry, code)
+    return frames.failure(entry.cut == "timeout" and "upload_timeout" or code)
+end
+
 -- The answer broke off: where an event can follow, one says so.
 local function tell_of_break(entry)
     entry.broken = verdict_of_break(entry)
     local seen = entry.seen
     if entry.broken ~= "client_abort" and seen and not seen.failed and not seen.terminated
         and sniff.between_events(seen) then
-        ngx.arg[1] = frames.failure(entry.cut == "timeout" and "upload_timeout" or entry.broken)
+        local frame = failure(entry, entry.broken)
+        local announced = tonumber(ngx.var.upstream_http_content_length)
+        -- Beyond the announced length nothing is read: half a frame would make the answer whole.
+        if not announced or entry.bytes + #frame <= announced then
+            ngx.arg[1] = frame
+        end
     end
 end
 
--- body_filter: counts and looks; changes nothing of what the engine says.
+-- The answer's last bytes pass. An end that only the connection's end tells of, without the
+-- terminator, is the engine's death: it is told of as any other.
+local function close(entry)
+    local seen = entry.seen
+    if not seen then
+        return _M.finish(entry, verdict_at_end(entry))
+    end
+    local between = sniff.between_events(seen)
+    sniff.finish(seen)
+    local cut = entry.status == 200 and not entry.broken and not seen.failed
+        and not seen.terminated and ends_by_closing()
+    local code = cut and between and verdict_of_break(entry)
+    if code and code ~= "client_abort" then
+        ngx.arg[1] = ngx.arg[1] .. failure(entry, code)
+    end
+    _M.finish(entry, verdict_at_end(entry))
+    return cut and not between and ngx.ERROR or nil
+end
+
+-- body_filter: counts and looks; changes nothing of what the engine says. ngx.ERROR where the
+-- answer is to be broken off.
 function _M.body()
     local ctx = ngx.ctx
     local entry = ctx.weir or begin(ctx)
@@ -135,10 +172,7 @@ function _M.body()
     end
     entry.begun = true
     if ngx.arg[2] then
-        if seen then
-            sniff.finish(seen)
-        end
-        _M.finish(entry, verdict_at_end(entry))
+        return close(entry)
     end
 end
 

@@ -53,7 +53,7 @@ def test_a_comment_wherever_it_may_be_breaks_no_event_and_no_chunk(
     events: list[bytes], chunks_at: list[int], wire_at: list[int]
 ) -> None:
     body = b"".join(events)
-    wire = b"".join(chunk(piece) for piece in cut(body, chunks_at)) + b"0\r\n\r\n"
+    wire = b"".join(chunk(piece) for piece in cut(body, chunks_at)) + b"0\r\nX: trailer\r\n\r\n"
     state = framing[b"new"](True)
     out = b""
     for piece in cut(wire, wire_at):
@@ -89,6 +89,54 @@ def test_what_is_no_chunk_gets_no_comments_any_more(wire: bytes) -> None:
     assert state[b"broken"] and not state[b"between"]
     framing[b"feed"](state, chunk(b"data: x\n\n"))
     assert not state[b"between"]
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 1_000])
+def test_the_end_is_behind_the_trailers(pieces: int) -> None:
+    wire = chunk(b"data: x\n\n") + b"0;last\r\nX: 1\r\nY: 2\r\n\r\n"
+    state = framing[b"new"](True)
+    for at in range(0, len(wire), pieces):
+        assert not state[b"ended"]
+        framing[b"feed"](state, wire[at : at + pieces])
+    assert state[b"ended"] and not state[b"between"]
+
+
+def test_a_length_ends_a_body() -> None:
+    state = framing[b"new"](False, 9)
+    framing[b"feed"](state, b"data: x\n")
+    assert not state[b"ended"]
+    framing[b"feed"](state, b"\n")
+    assert state[b"ended"] and not state[b"between"]
+    assert framing[b"new"](False, 0)[b"ended"] and not framing[b"new"](True, 0)[b"ended"]
+
+
+DELTA = b'data: {"delta":"' + b"x" * 90 + b'"}\n\n'
+
+
+@pytest.mark.parametrize("before", [b"", DELTA], ids=["alone", "last"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize(
+    ("event", "over"),
+    [
+        (b"data: [DONE]", True), (b"data:[DONE] ", True),
+        (b'event: message_stop\ndata: {"type":"message_stop"}', True),
+        (b"data: {}", False), (b"data: x data: [DONE]", False), (b": data: [DONE]", False),
+        (b"data: [DONE] x", False), (b"event: message_stopped\ndata: {}", False),
+        (b"x" * 90 + b"data: [DONE]", False), (b"data: [DONE]\ndata: x", False),
+    ],
+)  # fmt: skip
+def test_the_terminator_is_known_when_it_is_the_last_event(
+    before: bytes, end: bytes, event: bytes, over: bool
+) -> None:
+    text = before + event.replace(b"\n", end) + end + end
+    for pieces in (1, 7, 1_000):
+        state = framing[b"new"](False)
+        for at in range(0, len(text), pieces):
+            framing[b"feed"](state, text[at : at + pieces])
+            assert not framing[b"is_over"](state) or at + pieces >= len(text) - len(end)
+        assert framing[b"is_over"](state) is over
+    framing[b"feed"](state, DELTA)
+    assert not framing[b"is_over"](state)
 
 
 def test_the_body_can_be_had_without_its_framing() -> None:

@@ -1,6 +1,7 @@
 """What Lua reads of an event stream that passes: ``lua/weir/sniff.lua`` in LuaJIT."""
 
 import importlib
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -66,6 +67,7 @@ CHUNK = 'data: {"choices":[{"delta":{"content":"热"}}]}\n\n'
         (CHUNK, 1),
         (CHUNK * 20, 20),
         (CHUNK.replace("\n", "\r\n") * 3, 3),
+        (CHUNK.replace("\n", "\r") * 3, 3),
         ("data: a\n", 0),
         ("data: a\n\n\n\n", 1),
         ("data: a\r\n\r\n\r\n", 1),
@@ -100,6 +102,7 @@ def test_an_event_counts_when_it_is_complete_and_not_before() -> None:
     "text",
     [
         "data: [DONE]\n\n", "data:[DONE]\n\n", "data: [DONE]\r\n\r\n", "data:[DONE]\r\n\r\n",
+        "data: x\r\rdata: [DONE]\r\r",
         "data:  \t[DONE] \t\n\n", "data: [DONE]\n", "data: [DONE]", "data: [DONE]\r",
         CHUNK + "data: [DONE]\n\n", ": ping\n\ndata: [DONE]\n\n",
         "event: message_stop\ndata: {}\n\n", "event:message_stop\r\ndata: {}\r\n\r\n",
@@ -282,9 +285,8 @@ def test_byte_by_byte_is_seen_like_the_whole(text: bytes) -> None:
 def as_specified(text: bytes) -> tuple[int, bool]:
     """Events and the terminator by the event stream's own rules, line by line."""
     events, terminated, data = 0, False, False
-    *lines, last = text.split(b"\n")
-    for raw in [*lines, *([last] if last else [])]:
-        line = raw.removesuffix(b"\r")
+    *lines, last = re.split(rb"\r\n|\n|\r", text)
+    for line in [*lines, *([last] if last else [])]:
         if not line:
             events += data
             data = False
@@ -302,7 +304,7 @@ sound_lines = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(st.tuples(sound_lines, st.sampled_from([b"\n", b"\r\n"])), max_size=15))
+@given(st.lists(st.tuples(sound_lines, st.sampled_from([b"\n", b"\r\n", b"\r"])), max_size=15))
 @settings(max_examples=500, deadline=None)
 def test_events_and_terminators_are_those_of_the_specification(
     lines: list[tuple[bytes, bytes]],
