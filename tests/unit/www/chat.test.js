@@ -46,6 +46,12 @@ test("a whole answer has its terminator", async () => {
   assert.deepEqual(got, { kind: "whole", text: "发热三天", beats: 1, thoughts: 1 });
 });
 
+test("an event without content is no hole in the text", async () => {
+  const got = await streamed(["data:\n\n", delta("发热"), "data: \n\n", delta("", "stop"), DONE]);
+  assert.equal(got.kind, "whole");
+  assert.equal(got.text, "发热");
+});
+
 for (const [name, parts, code] of [
   ["no terminator", [delta("发"), delta("", "stop")], "no_end"],
   ["half a terminator", [delta("发"), "data: [DONE]\n"], "no_end"],

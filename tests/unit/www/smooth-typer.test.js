@@ -89,6 +89,27 @@ test("what may become longer waits for what follows, but not for ever", () => {
   assert.equal(clock.callback, null, "and then nothing is left to wait for");
 });
 
+test("what an open bracket holds back is given in whole characters", () => {
+  const { clock, steps, typer, shown } = typing();
+  const family = "👨\u200d👩\u200d👧";
+  typer.feed("[患者自述");
+  while (clock.time < 780) clock.frame();
+  // A token at a time, and the bracket's time is over between two of them.
+  for (const part of [...family]) {
+    typer.feed(part);
+    clock.frame();
+  }
+  typer.feed("。");
+  clock.frame(PROMISED_MS);
+  clock.frame(PROMISED_MS);
+  assert.equal(shown(), `[患者自述${family}。`);
+  assert.ok(steps[0].at < PROMISED_MS);
+  assert.ok(
+    steps.some(({ text }) => text.includes(family)),
+    JSON.stringify(steps),
+  );
+});
+
 test("a character without an end does not hold up for longer than a second either", () => {
   const { clock, typer, shown } = typing();
   for (let n = 0; n < 200; n += 1) {
