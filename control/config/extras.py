@@ -12,7 +12,10 @@ TRACING = "opentelemetry.exporter.otlp.proto.http"
 def missing_extras(config: Config) -> Iterator[Fault]:
     """Faults for features whose packages are not installed."""
     if config.tracing and not _is_installed(TRACING):
-        yield Fault("tracing", "needs packages that are not installed: pip install 'weir[tracing]'")
+        yield Fault(
+            "tracing",
+            "needs packages that are not installed: .venv/bin/pip install -e '.[tracing]'",
+        )
 
 
 def _is_installed(module: str) -> bool:
