@@ -345,6 +345,8 @@ def _why_no_change(body: bytes, exc: Exception) -> str:
     try:
         members = msgspec.json.decode(body)
     except UNREADABLE as unread:
+        if isinstance(exc, msgspec.ValidationError):
+            return _why(exc)  # JSON, with a number that is too large for any
         return f"the body is no JSON ({_why(unread)}): {_AS_CHANGE}"
     if not isinstance(members, dict):
         return f"the body must be an object: {_AS_CHANGE}"
