@@ -151,7 +151,11 @@ def _up(options: argparse.Namespace) -> int:
         print("weir: say what to start: -c weir.yml, --engine URL or --simulate", file=sys.stderr)
         return 2
     engines = options.engine or [f"http://{SIMULATED_ENGINE}"]
-    config, text = for_engines(engines, overrides)
+    try:
+        config, text = for_engines(engines, overrides)
+    except ConfigError as exc:
+        print(f"weir: {exc}", file=sys.stderr)
+        return 2
     config.state.mkdir(parents=True, exist_ok=True)
     file = config.state / "weir.yml"
     file.write_text(f"# Written by weir up from its command line.\n{text}")

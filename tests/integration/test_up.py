@@ -559,6 +559,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, command: str) -> None
     [
         [], ["up"], ["nonsense"], ["up", "--nonsense"], ["up", "-c"],
         ["up", "-c", "weir.yml", "--engine", "http://127.0.0.1:1"],
+        ["up", "--engine", "nonsense"], ["up", "--simulate", "--listen", "nonsense"],
         ["up", "-c", "weir.yml", "--listen", "127.0.0.1:1"],
         ["simulate", "--listen", "nonsense"], ["simulate", "--listen", "127.0.0.1:70000"],
         ["simulate", "--kv-tokens", "0"], ["simulate", "--kv-tokens", "-1"],
