@@ -6,6 +6,10 @@ from control.client import ServiceError
 from control.terminal.place import ADDRESS_VARIABLE, TOKEN_VARIABLE, Place
 
 ANOTHER = f"with --admin URL or {ADDRESS_VARIABLE}"
+NOT_IN_FORCE = (9, 10)
+"""OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and ..._CERT_HAS_EXPIRED."""
+ANOTHER_NAME = (62, 64)
+"""OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and ..._IP_ADDRESS_MISMATCH."""
 
 
 def explain(exc: ServiceError, place: Place) -> str:
@@ -57,6 +61,10 @@ def _broken_connection(exc: ServiceError) -> ssl.SSLError | ConnectionResetError
 def _tls_remedy(broken: ssl.SSLError | ConnectionResetError, place: Place) -> str:
     reason = getattr(broken, "reason", None) or ""
     if isinstance(broken, ssl.SSLCertVerificationError):
+        if broken.verify_code in ANOTHER_NAME:
+            return "call it by a name of its certificate"
+        if broken.verify_code in NOT_IN_FORCE:
+            return "its certificate needs renewing, or a clock setting"
         return "name the authority that vouches for its certificate with --ca FILE"
     if reason == "WRONG_VERSION_NUMBER":
         return "it speaks no TLS: say http://"

@@ -220,8 +220,9 @@ def test_a_node_or_a_service_that_is_not_known_grants_nothing_and_says_why(
 
 
 def test_a_service_may_be_named_by_its_address_where_its_certificate_is_for_that_alone(
-    engine: Engine, service: ServiceForNodes, own: dict[str, Any], ca: Authority, tmp_path: Path
-) -> None:
+    engine: Engine, service: ServiceForNodes, own: dict[str, Any], ca: Authority, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """nginx verifies names: an address counts where it is the common name, and no name is there."""
     ca.issue("service", "127.0.0.1")
     service.reload()
@@ -230,6 +231,11 @@ def test_a_service_may_be_named_by_its_address_where_its_certificate_is_for_that
     wait_for(lambda: node.get("/v1/nodes/apart")["agent"]["pid"] == node.pid("agent"))
     node.settled()
     node.stop()
+    place = f"https://localhost:{service.nodes_port}"
+    assert main(["pools", "--admin", place, "--ca", str(ca.file)]) == 1
+    assert "call it by a name of its certificate" in capsys.readouterr().err
+    ca.issue("service", "localhost", "127.0.0.1")
+    service.reload()
 
 
 def _granted(service: ServiceForNodes) -> str:
