@@ -93,7 +93,7 @@ def _lease_end(bed: Bed, admin: Client, tag: str) -> float:
         at = client.fin()
 
     def ended() -> bool:
-        answer, body = admin.request(b"", method="GET", path=path)
+        answer, body = admin.request(b"", method="GET", path=path, headers={"Host": "127.0.0.1"})
         return answer.status == 404 or json.loads(body)["state"] != "active"
 
     wait_for(ended, 10, POLL_S)
