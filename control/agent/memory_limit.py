@@ -8,6 +8,8 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
 """What no machine has."""
+NEARLY_FULL = 0.8
+"""From here on a larger limit that is fuller counts more than the smallest: others fill it."""
 
 
 class Level(NamedTuple):
@@ -45,8 +47,9 @@ _VERSIONS = (
 
 
 def find_level(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Level | None:
-    """The smallest limit that holds for a process: of its cgroup, of one above it, or the
-    machine's memory. None where not even that can be read."""
+    """The smallest limit that holds for a process, or a larger one that is nearly full and fuller:
+    of its cgroup, of one above it, or the machine's memory. None where not even that can be read.
+    """
     machine = _machine(proc)
     # "No limit" is a number too in version 1: one that is larger than any machine.
     largest = machine.limit_bytes if machine else NO_LIMIT
@@ -55,7 +58,9 @@ def find_level(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Level | 
         levels = [level for folder in folders if (level := _level(folder, version))]
         limits = [level for level in levels if level.limit_bytes < largest]
         if limits:
-            return min(limits, key=lambda level: level.limit_bytes)
+            fullest = max([*limits, machine] if machine else limits, key=lambda level: level.ratio)
+            smallest = min(limits, key=lambda level: level.limit_bytes)
+            return fullest if fullest.ratio >= NEARLY_FULL else smallest
     return machine
 
 

@@ -86,6 +86,18 @@ def test_cgroup2_the_smallest_limit_above_counts_with_what_is_used_there(tmp_pat
     assert kernel.level() == Level("cgroup2", 2 * GB, GB + 512 * MB)
 
 
+def test_a_larger_limit_that_others_have_nearly_filled_counts_more(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, V2)
+    own = Level("cgroup2", 2 * GB, GB)
+    kernel.v2("weir.slice/nginx.service", *own[1:])
+    kernel.v2("weir.slice", 8 * GB, used=6 * GB)
+    assert kernel.level() == own, "three quarters are no reason"
+    kernel.v2("weir.slice", 8 * GB, used=7 * GB)
+    assert kernel.level() == Level("cgroup2", 8 * GB, 7 * GB)
+    kernel.meminfo(16 << 20, 1 << 20)
+    assert kernel.level() == Level("machine", 16 * GB, 15 * GB)
+
+
 def test_cgroup2_in_a_container_has_its_limit_at_the_root(tmp_path: Path) -> None:
     for n, path in enumerate(("/", "/docker/0123456789ab", "/../system.slice")):
         kernel = Kernel(tmp_path / str(n), f"0::{path}\n")
