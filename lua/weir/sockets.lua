@@ -29,14 +29,14 @@ typedef struct {
 int getpeername(int fd, void *address, uint32_t *length);
 int shutdown(int fd, int how);
 int setsockopt(int fd, int level, int option, const void *value, uint32_t size);
-long recv(int fd, void *buffer, size_t size, int flags);
+typedef struct { int fd; short events; short revents; } weir_pollfd_t;
+int poll(weir_pollfd_t *fds, unsigned long count, int timeout);
 int memcmp(const void *a, const void *b, size_t n);
 ]])
 
 local SIGNATURE = 0x50545448 -- "HTTP"
 local SHUT_RDWR = 2
-local PEEK = 0x42 -- MSG_PEEK and MSG_DONTWAIT
-local EAGAIN = 11
+local GONE = 0x2018 -- POLLRDHUP, POLLHUP and POLLERR
 local IPPROTO_TCP = 6
 local TCP_USER_TIMEOUT = 18
 local ADDRESS_BYTES = 128
@@ -46,6 +46,7 @@ local LENGTH = "request_length"
 local address = ffi.new("uint8_t[?]", ADDRESS_BYTES)
 local length = ffi.new("uint32_t[1]")
 local milliseconds = ffi.new("int[1]")
+local polled = ffi.new("weir_pollfd_t[1]")
 local lower_case = ffi.new("char[?]", #LENGTH)
 local value = ffi.new("char *[1]")
 local value_length = ffi.new("size_t[1]")
@@ -98,10 +99,12 @@ function _M.give_up_after(handle, seconds)
     C.setsockopt(handle.connection.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, 4)
 end
 
--- Whether the client of a request is still there: neither has it closed, nor only its own side.
+-- Whether the client of a request is still there: neither has it closed, nor only its own side,
+-- whatever it sent before.
 function _M.has_client(handle)
-    local got = C.recv(handle.connection.fd, address, 1, PEEK)
-    return got > 0 or (got < 0 and ffi.errno() == EAGAIN)
+    polled[0].fd = handle.connection.fd
+    polled[0].events = GONE
+    return C.poll(polled, 1, 0) == 0
 end
 
 -- How much of a request has come: its head and its body so far, in bytes; nil where nginx does not

@@ -197,8 +197,15 @@ local function verdict_at_log(entry, var)
     if var.request_completion == "OK" then
         return ngx.status >= 500 and "upstream_error" or "completed"
     end
-    local late = ngx.status == 408 or stalled(entry) -- an upload that stood still, or a reader
-    return late and "timeout" or "client_abort"
+    if ngx.status == 408 or stalled(entry) then -- an upload that stood still, or a reader
+        return "timeout"
+    end
+    -- Over HTTP/2 a client that leaves a stream stays for its others.
+    local cut = ngx.worker.exiting() -- by `shutdown_timeout`
+    if (cut or entry.begun) and not entry.multiplexed and sockets.has_client(entry.request) then
+        return cut and "killed" or "upstream_truncated"
+    end
+    return "client_abort"
 end
 
 -- log: the fallback, and what the access log carries of the stream.

@@ -140,6 +140,15 @@ def test_an_engine_without_chunks_that_dies_is_told_of(
     assert asked(node, path) == (EVENT + HALF, False, "upstream_truncated")
 
 
+@pytest.mark.parametrize("path", [BEATS, DIRECT])
+def test_an_engine_that_breaks_http_is_not_taken_for_a_client_that_left(
+    node: Node, engine: Scripted, path: str
+) -> None:
+    engine.parts = (CHUNKS, chunk(EVENT), 0.1, b"no size\r\n", OPEN)
+    got, whole, verdict = asked(node, path)
+    assert (got[: len(EVENT)], whole, verdict) == (EVENT, False, "upstream_truncated")
+
+
 def test_half_an_event_at_the_connections_end_is_broken_off_over_http2(
     node: Node, engine: Scripted
 ) -> None:

@@ -5,15 +5,18 @@ Casebook 1, 2, 4, 8, 13.
 
 import os
 import signal
+import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
+from tests.harness.apart import Authority
 from tests.harness.client import Client, chat_body
 from tests.harness.h2client import H2Client
-from tests.harness.node import AT_ONCE_S, Engine, Node, wait_for
+from tests.harness.node import AT_ONCE_S, Engine, Node, free_port, wait_for
 
 
 def leave(client: Client | H2Client, how: str) -> float:
@@ -178,6 +181,28 @@ def test_a_half_close_is_an_abort(node: Node, engine: Engine) -> None:
     assert the_engine_saw(engine, "half")["how"] == "aborted"
     node.settled(2)
     client.fin()
+
+
+@pytest.mark.parametrize("polite", [True, False])
+def test_leaving_over_tls_with_a_word_or_without(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node], tmp_path: Path,
+    polite: bool,
+) -> None:  # fmt: skip
+    authority, port = Authority(tmp_path / "ca"), free_port()
+    tls = {"listen": f"127.0.0.1:{port}", **authority.issue("node", "localhost")}
+    node = start_node([start_engine().url], tls=tls)
+    client = Client(port)
+    context = ssl.create_default_context(cafile=str(authority.file))
+    client.socket = context.wrap_socket(client.socket, server_hostname="localhost")
+    client.post(chat_body(400, gap_ms=20)).head()
+    client.events(1)
+    if polite:
+        with suppress(OSError):  # frames are under way, where the other side's word is waited for
+            client.socket.unwrap()
+    client.fin()
+    node.settled(2)
+    [line] = wait_for(lambda: [line for line in node.access_log() if line["verdict"]])
+    assert line["verdict"] == "client_abort"
 
 
 def test_320_streams_of_one_worker_closed_at_once_while_the_service_is_slow(

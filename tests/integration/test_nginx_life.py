@@ -173,7 +173,7 @@ def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
     with pytest.raises(ConnectionError):
         client.rest()
     node.settled(2)
-    assert node.metric("weir_leases_ended_total", witness="lua") == 1
+    assert node.metric("weir_leases_ended_total", verdict="killed", witness="lua") == 1
     with Client(node.port) as next_one:
         assert next_one.request(chat_body(1))[0].status == 200
     node.settled(2)
