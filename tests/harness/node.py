@@ -165,7 +165,9 @@ class Node:
         return total
 
     def access_log(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.state / "log/access.log").open()]
+        """The whole lines: the last may be half there, where it crosses a page."""
+        lines = (self.state / "log/access.log").read_text().split("\n")
+        return [json.loads(line) for line in lines[:-1]]
 
     def settled(self, timeout_s: float = 10.0) -> None:
         """Wait until nothing is in use, and check that everything adds up."""

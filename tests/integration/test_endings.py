@@ -23,7 +23,7 @@ ROUTES = [
     {"path": STREAM, "pool": "default", "heartbeat": "200ms"},
     {"path": DIRECT, "pool": "default"},
 ]
-SILENCE_S = 1.5
+SILENCE_S = 2.5
 PING = b": ping\n\n"
 EVENT = b'data: {"n":1}\n\n'
 ERROR = b'data: {"error":{"message":"full","code":503}}\n\n'
