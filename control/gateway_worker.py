@@ -61,16 +61,17 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
             server.start()
         self._serve_out_the_term()
         self._leaving = True
+        left_at = time.monotonic()
         for server in servers:
             server.close()
         gevent.sleep(0)  # who has been accepted comes in
         everyone = [door.connections for door in doors]
         for connections in everyone:
             connections.close_for_reading(but_who_asks=True)
-        _wait_while(lambda: any(each.any_asks for each in everyone), LAST_REQUESTS_S)
+        _wait_while(lambda: any(each.any_asks for each in everyone), left_at + LAST_REQUESTS_S)
         for connections in everyone:
             connections.close_for_reading()
-        _wait_while(lambda: any(everyone), LAST_ANSWERS_S)
+        _wait_while(lambda: any(everyone), left_at + LAST_ANSWERS_S)
 
     def _serve_out_the_term(self) -> None:
         notified_at = told_at = 0.0
@@ -128,7 +129,6 @@ class GatewayWorker(GeventWorker):  # type: ignore[misc]
             client.close()
 
 
-def _wait_while(busy: Callable[[], bool], longest_s: float) -> None:
-    deadline = time.monotonic() + longest_s
+def _wait_while(busy: Callable[[], bool], deadline: float) -> None:
     while busy() and time.monotonic() < deadline:
         gevent.sleep(0.005)

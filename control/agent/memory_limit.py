@@ -8,8 +8,6 @@ PROC = Path("/proc")
 CGROUPS = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
 """What no machine has."""
-NEARLY_FULL = 0.8
-"""From here on a larger limit that is fuller counts more than the smallest: others fill it."""
 
 
 class Level(NamedTuple):
@@ -46,9 +44,14 @@ _VERSIONS = (
 )  # fmt: skip
 
 
-def find_level(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Level | None:
-    """The smallest limit that holds for a process, or a larger one that is nearly full and fuller:
-    of its cgroup, of one above it, or the machine's memory. None where not even that can be read.
+def find_level(
+    pid: int, proc: Path = PROC, cgroups: Path = CGROUPS, nearly_full: float = 1.0
+) -> Level | None:
+    """The smallest limit that holds for a process: of its cgroup, of one above it, or the
+    machine's memory. None where not even that can be read.
+
+    From ``nearly_full`` on it is the machine's, where that is fuller: others fill it. A cgroup
+    above is not asked so, for it may be full of files that the kernel can drop.
     """
     machine = _machine(proc)
     # "No limit" is a number too in version 1: one that is larger than any machine.
@@ -58,9 +61,8 @@ def find_level(pid: int, proc: Path = PROC, cgroups: Path = CGROUPS) -> Level | 
         levels = [level for folder in folders if (level := _level(folder, version))]
         limits = [level for level in levels if level.limit_bytes < largest]
         if limits:
-            fullest = max([*limits, machine] if machine else limits, key=lambda level: level.ratio)
-            smallest = min(limits, key=lambda level: level.limit_bytes)
-            return fullest if fullest.ratio >= NEARLY_FULL else smallest
+            own = min(limits, key=lambda level: level.limit_bytes)
+            return machine if machine and machine.ratio >= max(nearly_full, own.ratio) else own
     return machine
 
 

@@ -85,7 +85,7 @@ class MemoryMonitor:
         master = self._table.nginx_master
         is_there = master and (self._proc / str(master)).exists()
         pid = master if master and is_there else self._table.own_pid
-        return find_level(pid, self._proc, self._cgroups)
+        return find_level(pid, self._proc, self._cgroups, self._watermark.resume)
 
     def _change_to(self, state: MemoryState, level: Level, wall: float) -> None:
         if state is self._state:

@@ -74,8 +74,9 @@ class Ledger:
         self.totals = Totals()
         self.next_grant = first_grant
         self.changed: set[str] = set()
-        """Ids of leases that were granted, moved or ended, or whose end was told before they
-        began, since whoever keeps them cleared this."""
+        """Leases that were granted, moved or ended since whoever keeps them cleared this."""
+        self.foretold: set[str] = set()
+        """Ids whose end was told before they began, since whoever keeps them cleared this."""
         self._news: list[Change] = []
         self._jitter = jitter
         self.tombstones = Tombstones()
@@ -243,6 +244,7 @@ class Ledger:
             self.tombstones.add(lease_id, now)
         for lease in leases:
             self.totals.granted += 1
+            self.next_grant = max(self.next_grant, lease.grant + 1)
             self._take(lease, now)
             if lease.state is LeaseState.DRAINING:
                 assert lease.drain_until is not None
@@ -418,7 +420,7 @@ class Ledger:
             if known or witness is not Witness.ADMIN:
                 self.tombstones.add(lease_id, now)
                 if not known:
-                    self.changed.add(lease_id)
+                    self.foretold.add(lease_id)
             return ReleaseOutcome.ALREADY if known else ReleaseOutcome.UNKNOWN
         if grant is not None and grant != lease.grant:
             return ReleaseOutcome.STALE

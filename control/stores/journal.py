@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from control.core.lease import Lease
-from control.core.tombstones import Tombstones
+from control.core.tombstones import MAX_EACH, Tombstones
 from control.stores.base import StoreError
 from control.stores.rows import Override, from_lease, to_lease, to_override
 
@@ -40,9 +40,14 @@ CREATE TABLE limits (
 PUT_LEASE = f"INSERT OR REPLACE INTO leases VALUES ({', '.join('?' * 13)})"
 DELETE_LEASE = "DELETE FROM leases WHERE id = ?"
 ENDED_TABLES = ("ended_0", "ended_1")
-"""Tombstones, a table a generation in turn: forgetting one is emptying its table."""
+"""Tombstones, a table a generation in turn: forgetting one is emptying its table. Which is whose
+is not known after a restart, so a start leaves the newest."""
 ENDED_SCHEMA = "".join(f"CREATE TABLE IF NOT EXISTS {table} (id TEXT);" for table in ENDED_TABLES)
 PUT_ENDED = [f"INSERT INTO {table} VALUES (?)" for table in ENDED_TABLES]
+LEAVE_NEWEST = [
+    f"DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - {MAX_EACH}"
+    for table in ENDED_TABLES
+]
 PUT_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 
 log = logging.getLogger("weir.journal")
@@ -71,6 +76,7 @@ class Journal:
         self.path = path
         self._reserved = 1
         self._turns: int | None = None
+        self._inode: int | None = None
         self._open(create)
 
     @classmethod
@@ -78,10 +84,13 @@ class Journal:
         """Open the journal, and read what it holds. A damaged one is put aside, not repaired:
         nothing says which of its leases are true."""
         first = not path.exists()
+        journal = None
         try:
             journal = cls(path, create=first)
             return journal, journal._load(now)._replace(first=first)
         except (StoreError, sqlite3.Error, ValueError) as exc:
+            if journal is not None:
+                journal.close()
             if first or _is_transient(exc):
                 raise StoreError(
                     f"{path} cannot be used: {exc}; mend that, or move the file away: then nothing"
@@ -152,14 +161,24 @@ class Journal:
         next_grant: int,
         tombstones: Tombstones,
     ) -> None:
-        """Put the file aside, and write a new one of what is known."""
+        """Put the file aside, and write a new one of what is known. Where that fails the file
+        counts as lost, and is begun anew with the next write."""
         self.close()
-        _put_aside(self.path)
-        self._open(create=True)
-        for (pool, backend), override in overrides.items():
-            self.keep(pool, backend, override)
-        known = [(lease.id, lease) for lease in leases]
-        self.write([*((lease_id, None) for lease_id in tombstones), *known], next_grant, tombstones)
+        if self._inode is not None:
+            _put_aside(self.path)
+            self._inode = None
+        _remove(self.path)
+        self._reserved, self._turns = 0, None
+        try:
+            self._open(create=True)
+            for (pool, backend), override in overrides.items():
+                self.keep(pool, backend, override)
+            known = [(lease.id, lease) for lease in leases]
+            ended = [(lease_id, None) for lease_id in tombstones]
+            self.write([*ended, *known], next_grant, tombstones)
+        except StoreError:
+            self._inode = None
+            raise
 
     def is_lost(self, exc: StoreError) -> bool:
         """Whether a failed write means that the file is gone or damaged, and not only that the
@@ -203,6 +222,8 @@ class Journal:
         if len({lease.id for lease in leases}) < len(leases):
             raise ValueError("an id has two leases")
         db.executescript(ENDED_SCHEMA)  # a journal of before had none
+        for statement in LEAVE_NEWEST:
+            db.execute(statement)
         ended = [
             str(row[0]) for table in ENDED_TABLES for row in db.execute(f"SELECT id FROM {table}")
         ]
@@ -243,12 +264,20 @@ def _is_transient(exc: Exception) -> bool:
 
 
 def _put_aside(path: Path) -> Path:
+    """Keep the file, with what is still in its write-ahead log."""
     aside = path.with_name(path.name + ".damaged")
-    if path.exists():
-        path.replace(aside)
-    for suffix in ("-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    _remove(aside)
+    for suffix in ("", "-wal"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.replace(aside.with_name(aside.name + suffix))
+    _remove(path)
     return aside
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _boot() -> str:

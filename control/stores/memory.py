@@ -79,7 +79,7 @@ class MemoryStore:
         if session is not None:
             ledger.heard(session, now)
         results = [apply(ledger, operation, now) for operation in operations]
-        if (ledger.changed or self._fault) and not self._keep():
+        if (ledger.changed or ledger.foretold or self._fault) and not self._keep():
             return self._without_grants(operations, results)
         return results
 
@@ -136,13 +136,16 @@ class MemoryStore:
     # -- the journal -----------------------------------------------------------------------
 
     def _keep(self) -> bool:
-        """Write what has changed; what cannot be written is tried again with the next change."""
+        """Write what has changed; what cannot be written is tried again with the next change, but
+        for ends of what never began: a full disk makes many of them, and they fade."""
         ledger = self._ledger
         live = ledger.leases
+        ids = ledger.changed | ledger.foretold
+        ledger.foretold.clear()
         try:
             self._write(
                 lambda journal: journal.write(
-                    ((lease_id, live.get(lease_id)) for lease_id in ledger.changed),
+                    ((lease_id, live.get(lease_id)) for lease_id in ids),
                     ledger.next_grant,
                     ledger.tombstones,
                     is_probe=self._fault is not None,
@@ -169,7 +172,8 @@ class MemoryStore:
             if not journal.is_lost(exc):
                 raise
             # All that it held is known here: a new one is as good.
-            log.critical("journal_lost a_new_one_is_written=true error=%s", exc)
+            if self._fault is None:
+                log.critical("journal_lost a_new_one_is_written=true error=%s", exc)
             ledger = self._ledger
             journal.begin_anew(
                 ledger.leases.values(), self._overrides, ledger.next_grant, ledger.tombstones

@@ -57,7 +57,8 @@ def find_place(options: argparse.Namespace) -> Place:
     if not address:
         address = admin_url(config) if config else DEFAULT_ADDRESS
     if not _is_address(address):
-        raise PlaceError(f"{address!r} is no service's address: it must be http(s)://HOST:PORT")
+        told = "that" if "@" in address else repr(address)  # it may have a password before it
+        raise PlaceError(f"{told} is no service's address: it must be http(s)://HOST:PORT")
     token, told_by = _token(options.token_file, config)
     for file in (options.ca, options.cert, options.key):
         if file and not os.access(file, os.R_OK):

@@ -5,17 +5,14 @@
 -- comment goes to the client. The hop before it is nginx's own proxying, so that a client's
 -- leaving, its upload and its slowness are dealt with as on routes without heartbeats.
 
-local ffi = require("ffi")
 local cjson = require("cjson.safe")
 local answer = require("weir.answer")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
+local framing = require("weir.framing")
 local refusal = require("weir.refusal")
 local sockets = require("weir.sockets")
 
-local bit = require("bit")
-
-local C = ffi.C
 local find = string.find
 local gsub = string.gsub
 local ipairs = ipairs
@@ -28,12 +25,6 @@ local kill = ngx.thread.kill
 local spawn = ngx.thread.spawn
 local wait = ngx.thread.wait
 
-ffi.cdef([[
-typedef struct { int fd; short events; short revents; } weir_poll_t;
-int poll(weir_poll_t *fds, unsigned long count, int timeout);
-]])
-
-local POLLRDHUP = 0x2000
 local PIECE = 65536 -- bytes of one read
 local FOREVER_MS = 86400000 -- the hop before this one has the time limits
 local LOOK_S = 0.005 -- how often a client is looked at while its upload is held up
@@ -98,11 +89,9 @@ end
 
 -- Returns when the client leaves while its upload is held up, where nobody reads from it.
 local function watch(request, progress)
-    local poll = ffi.new("weir_poll_t[1]", { { request.connection.fd, POLLRDHUP, 0 } })
     while not progress.answered do
         sleep(LOOK_S)
-        if progress.held_up and C.poll(poll, 1, 0) > 0
-            and bit.band(poll[0].revents, POLLRDHUP) ~= 0 then
+        if progress.held_up and not sockets.has_client(request) then
             return
         end
     end
@@ -134,14 +123,16 @@ local function download(engine, passed, progress, beat_s, silence_s)
     passed:finish(false)
 end
 
--- Whether the body that passes asks for a stream: only then may an answer be begun as one. On a
--- path that is named after its streams one is asked for by a whole body that does not decline it.
-local function looker(accept, path, size)
+-- Whether the body that passes has come whole and asks for a stream: only then may an answer be
+-- begun as one (nginx, once it answers, takes an upload that was held up no further). On a path
+-- that is named after its streams any body asks for one that does not decline it.
+local function looker(accept, path, chunked, size)
     local asked = accept ~= nil and find(accept, "text/event-stream", 1, true) ~= nil
-    local declined = not find(path, "stream$")
-    local rest, left = "", size or 0
+    local declined = not find(path, "stream$") or not (chunked or size)
+    local body = framing.new(chunked, size or 0)
+    local rest = ""
     local function look(data)
-        left = left - #data
+        framing.feed(body, data)
         if not asked then
             -- Within one of the request's own texts the quotes would be escaped.
             local text = rest .. data
@@ -151,7 +142,7 @@ local function looker(accept, path, size)
         end
     end
     return look, function()
-        return asked or (not declined and size ~= nil and left <= 0)
+        return body.ended and (asked or not declined)
     end
 end
 
@@ -169,7 +160,8 @@ function _M.relay()
     engine:settimeouts(FOREVER_MS, FOREVER_MS, beat_s * 1000)
     engine:send(head)
     local size = tonumber(var.content_length)
-    local look, wants_stream = looker(var.http_accept, var.weir_route, size)
+    local chunked = var.http_transfer_encoding ~= nil
+    local look, wants_stream = looker(var.http_accept, var.weir_route, chunked, size)
     local request = sockets.handle()
     local client = ngx.req.socket(true)
     client:settimeouts(FOREVER_MS, FOREVER_MS, FOREVER_MS)
@@ -181,7 +173,7 @@ function _M.relay()
         spawn(download, engine, passed, progress, beat_s, config.pools[pool].silence_s),
         spawn(upload, client, engine, look, progress),
     }
-    if (size or 0) > BUFFERED or var.http_transfer_encoding then
+    if (size or 0) > BUFFERED or chunked then
         threads[3] = spawn(watch, request, progress)
     end
     local ok, err = wait(unpack(threads))

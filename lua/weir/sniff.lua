@@ -8,14 +8,17 @@ local match = string.match
 local sub = string.sub
 
 local PREFIX = 64 -- bytes of a line that are enough to know it
-local LF, CR, SPACE, TAB = 10, 13, 32, 9
+local LF, CR, SPACE, TAB, COLON = 10, 13, 32, 9, 58
 local D, E, N, BRACE, BRACKET = 100, 101, 110, 123, 91
 
 local _M = {}
 
 -- A fresh state: { events, terminated, failed, [told] }.
 function _M.new()
-    return { events = 0, terminated = false, failed = false, line = "", data = false, cr = false }
+    return {
+        events = 0, terminated = false, failed = false,
+        line = "", open = false, data = false, cr = false,
+    }
 end
 
 local function skip_blank(text, at)
@@ -90,7 +93,13 @@ local function line(state, text, first, last)
             state.events = state.events + 1
             state.data = false
         end
-    elseif c == D and sub(text, first, first + 4) == "data:" then
+        state.open = false
+        return
+    end
+    if c ~= COLON then -- else a comment
+        state.open = true
+    end
+    if c == D and sub(text, first, first + 4) == "data:" then
         data_line(state, text, first + 5, last)
     elseif c == E and sub(text, first, first + 5) == "event:" then
         local at = skip_blank(text, first + 6)
@@ -138,7 +147,7 @@ end
 
 -- Whether what has passed ends with an event, so that another may follow.
 function _M.between_events(state)
-    return state.line == "" and not state.data
+    return state.line == "" and not state.open
 end
 
 -- The stream is over: a last line without a line feed counts too.

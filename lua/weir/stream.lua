@@ -97,7 +97,7 @@ local function verdict_of_break(entry)
         return entry.cut
     end
     if not sockets.has_client(entry.request) then
-        return "client_abort" -- during its upload, after a heartbeat had begun the answer
+        return "client_abort" -- during its upload, when the answer had begun
     end
     local pool = config.pools[entry.pool]
     return now() - entry.last >= pool.silence_s * NEARLY and "timeout" or "upstream_truncated"
@@ -144,7 +144,7 @@ local function close(entry)
     if code and code ~= "client_abort" then
         ngx.arg[1] = ngx.arg[1] .. failure(entry, code)
     end
-    _M.finish(entry, verdict_at_end(entry))
+    _M.finish(entry, code or verdict_at_end(entry))
     return cut and not between and ngx.ERROR or nil
 end
 
@@ -195,6 +195,9 @@ local function verdict_at_log(entry, var)
         return entry.broken
     end
     if var.request_completion == "OK" then
+        if seen and ngx.status == 200 then
+            return "upstream_truncated"
+        end
         return ngx.status >= 500 and "upstream_error" or "completed"
     end
     if ngx.status == 408 or stalled(entry) then -- an upload that stood still, or a reader
@@ -202,7 +205,8 @@ local function verdict_at_log(entry, var)
     end
     -- Over HTTP/2 a client that leaves a stream stays for its others.
     local cut = ngx.worker.exiting() -- by `shutdown_timeout`
-    if (cut or entry.begun) and not entry.multiplexed and sockets.has_client(entry.request) then
+    if entry.request and (cut or entry.begun) and not entry.multiplexed
+        and sockets.has_client(entry.request) then
         return cut and "killed" or "upstream_truncated"
     end
     return "client_abort"

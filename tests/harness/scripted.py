@@ -20,6 +20,8 @@ class Scripted:
     def __init__(self, *parts: bytes | float, reads: bool = True) -> None:
         self.parts = parts
         self.reads = reads
+        self.busy_s = 0.0
+        """For so long it reads nothing of a request."""
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.left_at: list[float] = []
@@ -37,6 +39,7 @@ class Scripted:
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError):
+            time.sleep(self.busy_s)
             if self.reads:
                 self.requests.append(connection.recv(1 << 20))
             for part in self.parts:

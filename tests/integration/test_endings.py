@@ -208,6 +208,19 @@ def test_an_upload_may_take_longer_than_an_engine_may_be_silent(
         assert ended(node, response) == "completed"
 
 
+@pytest.mark.parametrize("path", [BEATS, STREAM, DIRECT])
+def test_an_engine_that_reads_late_is_waited_for(
+    node: Node, engine: Scripted, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "busy_s", 1.0)
+    engine.parts = (1.0, CHUNKS, chunk(EVENT + DONE), LAST)  # it reads meanwhile
+    with Client(node.port) as client:
+        response = client.post(chat_body(prompt="x" * (5 << 20)), path=path).head()
+        assert (response.status, client.rest().replace(PING, b"")) == (200, EVENT + DONE)
+    assert ended(node, response) == "completed"
+    assert "_failed error=" not in node.errors()
+
+
 def test_a_body_that_comes_byte_by_byte_asks_for_a_stream_too(node: Node, engine: Scripted) -> None:
     engine.parts = (0.7, CHUNKS, chunk(EVENT + DONE), LAST)
     body = b'{"model":"m", "stream": true}'

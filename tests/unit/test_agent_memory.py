@@ -86,16 +86,21 @@ def test_cgroup2_the_smallest_limit_above_counts_with_what_is_used_there(tmp_pat
     assert kernel.level() == Level("cgroup2", 2 * GB, GB + 512 * MB)
 
 
-def test_a_larger_limit_that_others_have_nearly_filled_counts_more(tmp_path: Path) -> None:
+def test_a_machine_that_others_have_nearly_filled_counts_more(tmp_path: Path) -> None:
     kernel = Kernel(tmp_path, V2)
     own = Level("cgroup2", 2 * GB, GB)
     kernel.v2("weir.slice/nginx.service", *own[1:])
-    kernel.v2("weir.slice", 8 * GB, used=6 * GB)
-    assert kernel.level() == own, "three quarters are no reason"
-    kernel.v2("weir.slice", 8 * GB, used=7 * GB)
-    assert kernel.level() == Level("cgroup2", 8 * GB, 7 * GB)
+    kernel.v2("weir.slice", 8 * GB, used=8 * GB)
+
+    def level() -> Level | None:
+        return find_level(7, kernel.proc, kernel.cgroups, nearly_full=0.8)
+
+    kernel.meminfo(16 << 20, 4 << 20)
+    assert level() == own, "three quarters are no reason"
     kernel.meminfo(16 << 20, 1 << 20)
-    assert kernel.level() == Level("machine", 16 * GB, 15 * GB)
+    assert level() == Level("machine", 16 * GB, 15 * GB)
+    kernel.v2("weir.slice/nginx.service", 2 * GB, used=2 * GB)
+    assert level() == Level("cgroup2", 2 * GB, 2 * GB)
 
 
 def test_cgroup2_in_a_container_has_its_limit_at_the_root(tmp_path: Path) -> None:

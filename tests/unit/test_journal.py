@@ -17,7 +17,7 @@ from control.core.decision import AlreadyEnded, Granted, Reason, Refused, Releas
 from control.core.ledger import Claim
 from control.core.operation import Acquire, Cut, Release, Sync
 from control.core.pool import Backend, BackendState, Limits, Pool
-from control.core.tombstones import LIFETIME_S
+from control.core.tombstones import LIFETIME_S, MAX_EACH
 from control.core.verdict import Verdict, Witness
 from control.stores import MemoryStore, StoreError
 from control.stores.journal import CHECKPOINT_PAGES, ENDED_TABLES
@@ -291,11 +291,11 @@ def test_pools_that_were_decided_elsewhere_meanwhile_settle_first(file: Path) ->
     assert isinstance(acquire(store, "a", 100.0 + TTL), Granted)
 
 
-def full_disk(file: Path) -> None:
-    """Nothing can be written beyond what is there."""
+def full_disk(file: Path, size: int | None = None) -> None:
+    """Nothing can be written beyond what is there, or beyond a file's size."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    largest = max(part.stat().st_size for part in file.parent.iterdir())
-    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, hard))
+    largest = max((part.stat().st_size for part in file.parent.iterdir()), default=0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size or largest, hard))
 
 
 def roomy_disk() -> None:
@@ -349,6 +349,77 @@ def test_a_journal_that_is_lost_under_a_running_service_is_written_anew(
     known = {lease.id for lease in store.leases()}
     settles = isinstance(acquire(store, "c"), Refused)
     assert "a" in known or settles, "known, or known to be unknown"
+
+
+def test_a_journal_that_is_written_anew_repeats_no_grant_number(file: Path) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    file.unlink()
+    for n in range(20):
+        release(store, f"b-{n}")
+        acquire(store, f"c-{n}")
+        release(store, f"c-{n}")
+    store.close()
+    granted = acquire(opened(file), "d")
+    assert granted.lease.grant > 20
+
+
+def test_a_journal_that_could_not_be_written_anew_is_not_taken_for_whole(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    for n in range(2_000):  # remembered ends: too many for what is left of the disk
+        release(store, f"never-began-{n}" + "x" * 100)
+    file.unlink()
+    full_disk(file, 80_000)
+    try:
+        assert isinstance(acquire(store, "b"), Refused)
+        assert isinstance(acquire(store, "b"), Refused)
+    finally:
+        roomy_disk()
+    assert caplog.text.count("journal_lost") == 1
+    assert isinstance(acquire(store, "c"), Granted)
+    store.close()
+    assert {lease.id for lease in opened(file).leases()} == {"a", "c"}
+
+
+def test_ends_of_what_never_began_do_not_gather_while_the_disk_is_full(file: Path) -> None:
+    store = opened(file)
+    full_disk(file)
+    try:
+        n = 0
+        while not store.fault():
+            release(store, f"fill-{(n := n + 1)}" + "x" * 100)
+        size = tracked(store)
+        for m in range(1_000):
+            release(store, f"more-{m}")
+        assert tracked(store) <= size
+    finally:
+        roomy_disk()
+
+
+def tracked(store: MemoryStore) -> int:
+    """What waits to be written."""
+    return len(store._ledger.changed | store._ledger.foretold)
+
+
+def test_a_service_that_restarts_again_and_again_does_not_gather_ended_ids(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = MAX_EACH // 2
+    for start in range(6):
+        store = opened(file)
+        store.apply(
+            "n/1/1",
+            [Release(f"{start}-{n}", Verdict.COMPLETED, Witness.LUA) for n in range(ids)],
+            100.0,
+        )
+        store.close()
+    opened(file).close()
+    db = sqlite3.connect(file)
+    counts = [db.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ENDED_TABLES]
+    assert max(counts) <= MAX_EACH, counts
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
