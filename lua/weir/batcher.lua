@@ -238,7 +238,11 @@ end
 local function send(http, batch)
     local syncs = sync_due
     sync_due = false
-    local body, err = exchange(http, batch, syncs)
+    -- A handshake that breaks off can raise in lua-resty-core; what was to be told is kept.
+    local ok, body, err = pcall(exchange, http, batch, syncs)
+    if not ok then
+        body, err = nil, body
+    end
     if body then
         if failures > 0 or timeouts > 0 then
             failures, timeouts = 0, 0

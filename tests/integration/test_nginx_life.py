@@ -29,7 +29,7 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
     assert node.in_use()[0] == 1, "the old worker's session is heard"
     assert client.rest().endswith(b"data: [DONE]\n\n")
     node.settled(2)
-    assert node.metric("weir_leases_ended_total", verdict="completed", witness="lua") == 1
+    assert node.metric("weir_leases_ended_total", verdict="completed") == 1
     wait_for(lambda: len(node.workers("nginx")) == 2, 5)
 
 
@@ -62,7 +62,7 @@ def test_twenty_reloads_in_a_row_cut_and_leak_no_stream(
         assert client.rest().endswith(b"data: [DONE]\n\n")
         client.fin()
     node.settled(2)
-    assert node.metric("weir_leases_ended_total", verdict="completed", witness="lua") == 25
+    assert node.metric("weir_leases_ended_total", verdict="completed") == 25
     wait_for(lambda: len(node.workers("nginx")) == 2, 10)
     assert engine.stats()["peak"] == 25
 
@@ -173,7 +173,7 @@ def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
     with pytest.raises(ConnectionError):
         client.rest()
     node.settled(2)
-    assert node.metric("weir_leases_ended_total", verdict="killed", witness="lua") == 1
+    assert node.metric("weir_leases_ended_total", verdict="killed") == 1
     with Client(node.port) as next_one:
         assert next_one.request(chat_body(1))[0].status == 200
     node.settled(2)
