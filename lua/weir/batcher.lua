@@ -50,6 +50,7 @@ local running = false
 local begin
 local session
 local failures = 0
+local last_error -- of an exchange: each is logged once in a row
 local timeouts = 0
 local sync_due = false
 local dropped = 0 -- releases that found no place since the service was last told: the log has them
@@ -246,6 +247,7 @@ local function send(http, batch)
     if body then
         if failures > 0 or timeouts > 0 then
             failures, timeouts = 0, 0
+            last_error = nil
         end
         dropped = 0
         for i, item in ipairs(batch) do
@@ -256,7 +258,8 @@ local function send(http, batch)
     end
     sync_due = sync_due or syncs
     failures = failures + 1
-    if failures == 1 then
+    if err ~= last_error then
+        last_error = err
         log(CRIT, "weir: admission_unreachable error=", err, " pending=", #batch)
     end
     give_back(batch, err)

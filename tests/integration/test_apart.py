@@ -206,9 +206,12 @@ def test_a_node_or_a_service_that_is_not_known_grants_nothing_and_says_why(
         with Client(node.port) as client:
             response, body = client.request(chat_body(2), headers=QA)
             assert (response.status, error_of(body)["weir"]["reason"]) == (503, "admission_down")
-        assert any(
-            "admission_unreachable" in line and told in line for line in node.errors().splitlines()
-        ), node.errors()
+        wait_for(
+            lambda: any(
+                "admission_unreachable" in line and told in line
+                for line in node.errors().splitlines()
+            )
+        )
         assert _granted(service) == granted
     finally:
         # Its workers would go on trying to deliver what they have to say.
