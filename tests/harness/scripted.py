@@ -5,7 +5,11 @@ import socket
 import threading
 import time
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
+    b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+"""It says that it closes: nginx would keep the connection, and send the next request on it."""
 DONE = b"data: [DONE]\n\n"
 LAST = b"0\r\n\r\n"
 

@@ -14,7 +14,7 @@ JSON = {"Accept": "application/json"}
 
 
 class Stub:
-    """An engine of a few lines: answers each connection's first request with given bytes."""
+    """An engine of a few lines: answers a connection's first request with given bytes, and ends."""
 
     def __init__(self, answer: bytes, close: bool = True) -> None:
         self.answer, self.close = answer, close
@@ -72,7 +72,7 @@ def staged(puppet: Stub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 def chunked(*events: str) -> bytes:
     body = b"".join(b"%x\r\n%b\r\n" % (len(e.encode()), e.encode()) for e in events)
     return (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n" + body
     )
 
@@ -185,8 +185,8 @@ def test_the_verdict_reads_the_stream_and_not_its_status(
 def test_an_engines_own_errors_pass_unchanged(puppet: Stub, staged: Node, status: int) -> None:
     answer = b'{"error":{"message":"mine"}}'
     puppet.answer = (
-        b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nRetry-After: 9\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (status, len(answer), answer)
+        b"HTTP/1.1 %d No\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        b"Retry-After: 9\r\nContent-Length: %d\r\n\r\n%b" % (status, len(answer), answer)
     )
     with Client(staged.port) as client:
         response, body = client.request(chat_body(1))
@@ -218,7 +218,7 @@ def test_an_engine_cannot_steer_nginx(puppet: Stub, staged: Node) -> None:
     head = (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nX-Accel-Buffering: yes\r\n"
         b"X-Accel-Limit-Rate: 1\r\nX-Accel-Redirect: /healthz\r\nCache-Control: max-age=9\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n"
+        b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     puppet.answer = head + chunked(TEXT, DONE).split(b"\r\n\r\n", 1)[1] + b"0\r\n\r\n"
     with Client(staged.port) as client:
