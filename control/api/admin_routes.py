@@ -39,10 +39,6 @@ PRECONDITION = Param(
     example="*",
 )
 
-CUT = Param(
-    "cut", "End the stream, and the lease with it", {"type": "string", "enum": ["true", "false"]}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Parts:

@@ -23,6 +23,8 @@ def show_leases(client: AdminClient, screen: Screen, options: argparse.Namespace
     limit = None if options.all else options.limit
     found = client.leases(page=min(limit or 1_000, 1_000), sort=SORTS[options.sort], **filters)
     leases = list(islice(found, limit))
+    if options.pool and not leases:
+        client.pool(options.pool)  # a name that nothing has is told, not shown as an empty table
     more = limit is not None and next(found, None) is not None
     screen.show({"leases": leases}, lease_table(leases))
     if more and not screen.as_json:

@@ -121,6 +121,8 @@ def test_leases_are_filtered_and_limited(weir: Weir, node: Node, streams: Stream
     assert code == 0 and len(out.splitlines()) == 4 and err == ""
     assert len(as_json(weir("leases", "--all", "--pool", "default", "--json"))["leases"]) == 3
     assert as_json(weir("leases", "--state", "draining", "--json"))["leases"] == []
+    code, out, err = weir("leases", "--pool", "defualt")
+    assert (code, out) == (1, "") and "no pool 'defualt'; there are: default" in err
 
 
 def test_a_narrow_terminal_leaves_columns_out_and_never_an_id(
