@@ -112,6 +112,7 @@ def variables(config: Config, nginx: Nginx, conf: Path, demo: bool = False) -> d
         "worker_connections": nofile - SPARE_DESCRIPTORS,
         "shutdown_timeout": clock_text(config.nginx.shutdown_timeout),
         "error_level": config.nginx.error_level,
+        "request_error_level": _request_error_level(config),
         "access_log": config.nginx.access_log,
         "max_body": config.nginx.max_body,
         "upload_grace": clock_text(config.nginx.upload_grace),
@@ -299,6 +300,13 @@ def _backend(pool_name: str, backend: Backend) -> dict[str, Any]:
         "address": urlsplit(backend.url).netloc,
         "keepalive": clock_text(backend.keepalive),
     }
+
+
+def _request_error_level(config: Config) -> str:
+    """The error log's level where requests go to an engine. nginx's own lines there quote the
+    query: by default none are written, unless nginx itself cannot go on."""
+    level = config.nginx.error_level
+    return "emerg" if level == "crit" else level
 
 
 def _target(pool_name: str, backend: Backend) -> str:

@@ -12,20 +12,20 @@ local clock = require("weir.clock")
 local config = require("weir.config")
 local cutting = require("weir.cutting")
 local leases = require("weir.leases")
+local log = require("weir.log")
 local progress = require("weir.progress")
 local share = require("weir.share")
 local uploads = require("weir.uploads")
 
 local concat = table.concat
+local crit = log.crit
 local floor = math.floor
 local format = string.format
 local min = math.min
 local exiting = ngx.worker.exiting
-local log = ngx.log
 local now = clock.now
 local sleep = ngx.sleep
 local timer_at = ngx.timer.at
-local CRIT = ngx.CRIT
 
 local MAX_OPS = 1000 -- a batch; the service takes some milliseconds for so many
 local MAX_RELEASES = 100000 -- about 20 MB of releases while the service is away
@@ -77,7 +77,7 @@ end
 function _M.tell(id, fields, timed, patient)
     if #queue >= MAX_RELEASES then
         if dropped % 1000 == 0 then
-            log(CRIT, "weir: releases_dropped since_last_answer=", dropped + 1)
+            crit("weir: releases_dropped since_last_answer=", dropped + 1)
         end
         dropped = dropped + 1
         return nil, "overflow"
@@ -260,7 +260,7 @@ local function send(http, batch)
     failures = failures + 1
     if err ~= last_error then
         last_error = err
-        log(CRIT, "weir: admission_unreachable error=", err, " pending=", #batch)
+        crit("weir: admission_unreachable error=", err, " pending=", #batch)
     end
     give_back(batch, err)
 end
@@ -329,7 +329,7 @@ end
 local function loop(premature)
     local ok, err = pcall(run, premature)
     if not ok then
-        log(CRIT, "weir: batcher_failed error=", err)
+        crit("weir: batcher_failed error=", err)
     end
     running = false
     if not finished() then
@@ -341,7 +341,7 @@ begin = function()
     local ok, err = timer_at(0, loop)
     running = ok
     if not ok then
-        log(CRIT, "weir: batcher_stopped error=", err)
+        crit("weir: batcher_stopped error=", err)
     end
 end
 

@@ -6,6 +6,7 @@ local cjson = require("cjson.safe")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
 local leases = require("weir.leases")
+local log = require("weir.log")
 local share = require("weir.share")
 local sockets = require("weir.sockets")
 local stream = require("weir.stream")
@@ -148,7 +149,7 @@ function _M.acquire()
     if decision == "ended" then
         return refuse({ reason = "client_gone", status = 499 })
     end
-    ngx.log(ngx.CRIT, "weir: operation_rejected message=", result.message)
+    log.crit("weir: operation_rejected message=", result.message)
     return refuse({ reason = "admission_down" })
 end
 

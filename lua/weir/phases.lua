@@ -3,13 +3,13 @@
 
 local hook = require("weir.hook")
 local leases = require("weir.leases")
+local log = require("weir.log")
 local refusal = require("weir.refusal")
 local relay = require("weir.relay")
 local stream = require("weir.stream")
 
-local log = ngx.log
+local crit = log.crit
 local pcall = pcall
-local CRIT = ngx.CRIT
 
 local _M = {}
 
@@ -17,7 +17,7 @@ local function guarded(name, run)
     return function()
         local ok, err = pcall(run)
         if not ok then
-            log(CRIT, "weir: ", name, "_failed error=", err)
+            crit("weir: ", name, "_failed error=", err)
         end
         return ok, err
     end

@@ -10,13 +10,13 @@ local answer = require("weir.answer")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
 local framing = require("weir.framing")
+local log = require("weir.log")
 local refusal = require("weir.refusal")
 local sockets = require("weir.sockets")
 
 local find = string.find
 local gsub = string.gsub
 local ipairs = ipairs
-local log = ngx.log
 local match = string.match
 local sub = string.sub
 local sleep = ngx.sleep
@@ -178,7 +178,7 @@ function _M.relay()
     end
     local ok, err = wait(unpack(threads))
     if not ok then
-        log(ngx.CRIT, "weir: relay_failed error=", err)
+        log.crit("weir: relay_failed error=", err)
     end
     for _, thread in ipairs(threads) do
         kill(thread)

@@ -135,6 +135,37 @@ def test_a_client_that_leaves_a_stalled_stream_has_left(
     assert verdict(node) == "client_abort"
 
 
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_an_http_2_client_that_leaves_while_the_engine_pauses_has_left(
+    play: Play, how: str
+) -> None:
+    """It had read all there was: what lasted longer than `stall` is the engine's pause."""
+    node, engine = play(HEAD, EVENT, 60.0, pool={"stall": "1s"}, admission={"budget": "5s"})
+    client = H2Client(node.h2_port).post(chat_body())
+    client.read_until(lambda: client.body)
+    time.sleep(1.5)
+    client.cancel() if how == "cancel" else client.close()
+    wait_for(lambda: engine.left_at)
+    node.settled()
+    assert verdict(node) == "client_abort"
+    assert node.metric("weir_client_aborts_total", phase="stream") == 1
+
+
+def test_an_http_2_client_that_closes_after_having_read_nothing_for_long_has_left(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """nginx looks at such a stream again when its time is up: the client is gone by then."""
+    engine = start_engine("--kv-tokens", "1000000")
+    node = start_node([engine.url], pool={"stall": "20s"})
+    client = stalled(node, 2, "left")
+    wait_for(lambda: engine.stats()["bytes_sent"] > 50_000)
+    time.sleep(1)
+    client.close()
+    wait_for(lambda: engine.ended("left"), 5)
+    node.settled(2)
+    assert verdict(node) == "client_abort"
+
+
 def test_a_slow_client_that_reads_is_left_alone(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:

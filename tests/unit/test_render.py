@@ -205,7 +205,15 @@ def test_the_error_log_quotes_no_request(main: Block, conf: Path) -> None:
     [[file, level]] = main.own("error_log")
     assert level == "crit"
     assert file.startswith(str(conf.parent.parent))
-    assert len(list(main.all("error_log"))) == 1
+    assert len(list(main.all("error_log"))) == 1 + len(streaming(main))
+    for location in streaming(main):
+        assert location.own("error_log") == [[file, "emerg"]], location
+
+
+def test_an_error_log_that_is_to_quote_requests_does(tmp_path: Path, nginx: Nginx) -> None:
+    nginx_settings = {"error_level": "error"}
+    main = read(render(config(tmp_path, nginx=nginx_settings), nginx).conf)
+    assert {level for log in main.all("error_log") for level in log.args[1:]} == {"error"}
 
 
 def test_the_access_log_is_written_at_once_and_without_a_query(main: Block) -> None:
