@@ -177,9 +177,12 @@ function _M.body()
 end
 
 -- Whether a stream that passed no end was cut by nginx, for its client read nothing for `stall`.
-local function stalled(entry)
+-- Over HTTP/2 a client that leaves a stream stays for its others: it has read all there was, where
+-- only the engine paused.
+local function stalled(entry, var)
     return entry.last and now() - entry.last >= config.pools[entry.pool].stall_s * NEARLY
-        and (entry.multiplexed or sockets.has_client(entry.request))
+        and sockets.has_client(entry.request)
+        and (not entry.multiplexed or tonumber(var.body_bytes_sent) < entry.bytes)
 end
 
 -- What is left to conclude where the end of the answer was not seen.
@@ -200,10 +203,9 @@ local function verdict_at_log(entry, var)
         end
         return ngx.status >= 500 and "upstream_error" or "completed"
     end
-    if ngx.status == 408 or stalled(entry) then -- an upload that stood still, or a reader
+    if ngx.status == 408 or stalled(entry, var) then -- an upload that stood still, or a reader
         return "timeout"
     end
-    -- Over HTTP/2 a client that leaves a stream stays for its others.
     local cut = ngx.worker.exiting() -- by `shutdown_timeout`
     if entry.request and (cut or entry.begun) and not entry.multiplexed
         and sockets.has_client(entry.request) then
