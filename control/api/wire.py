@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from control.admission import Ask, UnknownRoute
 from control.core.decision import AlreadyEnded, Granted, Refused, ReleaseOutcome
-from control.core.ledger import Held
+from control.core.ledger import LAST_GRANT, Held
 from control.core.node import MemoryState
 from control.core.operation import Operation, Release, Reroute, Result, Sync, Synced
 from control.core.pool import BackendState, Limits
@@ -79,7 +79,7 @@ class HeldLease(Struct):
     backend: Label
     tokens: Tokens
     scene: Label = ""
-    grant: Grant | None = None
+    grant: Annotated[int, Meta(ge=1, le=LAST_GRANT)] | None = None
 
 
 class SyncOp(Struct, tag="sync", tag_field="op"):

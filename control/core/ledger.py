@@ -18,6 +18,12 @@ from control.core.session import Session
 from control.core.tombstones import Tombstones
 from control.core.verdict import Verdict, Witness
 
+LAST_GRANT = 1 << 46
+"""No grant has a larger number: nginx's Lua writes whole numbers exactly up to 14 digits."""
+LAST_HELD = LAST_GRANT >> 1
+"""So far what gateways say that they hold moves the ledger's own numbers: the rest, enough for
+100 years, is left to grants that are made."""
+
 
 class Claim(NamedTuple):
     """A stream that asks for room. ``tokens`` at least 0."""
@@ -244,7 +250,7 @@ class Ledger:
             self.tombstones.add(lease_id, now)
         for lease in leases:
             self.totals.granted += 1
-            self.next_grant = max(self.next_grant, lease.grant + 1)
+            self._pass_number(lease.grant)
             self._take(lease, now)
             if lease.state is LeaseState.DRAINING:
                 assert lease.drain_until is not None
@@ -260,8 +266,8 @@ class Ledger:
             self.totals.granted -= 1
             self.pools[lease.pool].backends[lease.backend].drop(lease)
             self._forget(lease)
-        grants = {lease.grant for lease in leases}
-        self._news = [change for change in self._news if change.lease.grant not in grants]
+        untold = {id(lease) for lease in leases}
+        self._news = [change for change in self._news if id(change.lease) not in untold]
 
     def take_news(self) -> list[Change]:
         """What became of leases since this was last asked, in order."""
@@ -343,11 +349,18 @@ class Ledger:
             session=claim.session,
             granted_at=now,
         )
-        self.next_grant = max(self.next_grant, lease.grant + 1)
+        self._pass_number(lease.grant)
         self.changed.add(lease.id)
         self._take(lease, now)
         self._tell(GRANTED, lease, now)
         return lease
+
+    def _pass_number(self, grant: int) -> None:
+        """The next grant's number is larger; how much larger, no gateway says without bound."""
+        if grant == self.next_grant:
+            self.next_grant += 1
+        else:
+            self.next_grant = max(self.next_grant, min(grant, LAST_HELD) + 1)
 
     def _take(self, lease: Lease, now: float) -> None:
         self.leases[lease.id] = lease

@@ -6,6 +6,7 @@ fsync (12 us): what a killed process wrote is in the kernel's hands already, and
 its power runs no stream any more. Limits are an operator's word and are synced.
 """
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from control.core.lease import Lease
+from control.core.ledger import LAST_GRANT, LAST_HELD
 from control.core.tombstones import MAX_EACH, Tombstones
 from control.stores.base import StoreError
 from control.stores.rows import Override, from_lease, to_lease, to_override
@@ -22,6 +24,8 @@ GRANTS_AT_ONCE = 10_000
 """Grant numbers are reserved in blocks: one write in so many grants keeps them from repeating."""
 CHECKPOINT_PAGES = 2_000
 """The write-ahead log is folded in at about 8 MB."""
+NOT_OURS = -1
+"""No file's inode: what stands there is still to be put aside."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 SCHEMA = """
@@ -96,7 +100,10 @@ class Journal:
                     f"{path} cannot be used: {exc}; mend that, or move the file away: then nothing"
                     " is granted until every worker has said what it holds"
                 ) from exc
-            aside = _put_aside(path)
+            try:
+                aside = _put_aside(path)
+            except OSError as failed:
+                raise StoreError(_in_the_way(path, failed)) from failed
             log.critical("journal_damaged file=%s error=%s kept_as=%s", path, exc, aside)
         journal = cls(path, create=True)
         return journal, Saved([], {}, journal._reserved, damaged=True)
@@ -142,6 +149,8 @@ class Journal:
         self._check_place()
         db = self._db
         try:
+            # Whether it was kept is decided by this one commit: nothing that can fail comes after.
+            db.execute("PRAGMA synchronous = FULL")
             db.execute("BEGIN")
             db.execute("DELETE FROM limits WHERE pool = ? AND backend = ?", (pool, backend))
             if override is not None:
@@ -149,10 +158,12 @@ class Journal:
                 values = (pool, backend, *limits, *configured[:2])
                 db.execute("INSERT INTO limits VALUES (?, ?, ?, ?, ?, ?, ?)", values)
             db.execute("COMMIT")
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as exc:
             self._roll_back()
             raise StoreError(f"{self.path} cannot be written: {exc}") from exc
+        finally:
+            with contextlib.suppress(sqlite3.Error):  # at worst, leases are synced too
+                db.execute("PRAGMA synchronous = NORMAL")
 
     def begin_anew(
         self,
@@ -164,10 +175,14 @@ class Journal:
         """Put the file aside, and write a new one of what is known. Where that fails the file
         counts as lost, and is begun anew with the next write."""
         self.close()
-        if self._inode is not None:
-            _put_aside(self.path)
-            self._inode = None
-        _remove(self.path)
+        try:
+            if self._inode is not None:
+                self._inode = NOT_OURS
+                _put_aside(self.path)
+                self._inode = None
+            _remove(self.path)
+        except OSError as exc:
+            raise StoreError(_in_the_way(self.path, exc)) from exc
         self._reserved, self._turns = 0, None
         try:
             self._open(create=True)
@@ -217,7 +232,7 @@ class Journal:
         meta = dict(db.execute("SELECT key, value FROM meta"))
         if meta.get("version") != VERSION:
             raise ValueError(f"version {meta.get('version')!r} is not {VERSION}")
-        self._reserved = int(meta.get("grants_reserved", 1))
+        self._reserved = _reserved(meta.get("grants_reserved", 1))
         leases = [to_lease(row) for row in db.execute('SELECT * FROM leases ORDER BY "grant"')]
         if len({lease.id for lease in leases}) < len(leases):
             raise ValueError("an id has two leases")
@@ -275,9 +290,26 @@ def _put_aside(path: Path) -> Path:
     return aside
 
 
+def _in_the_way(path: Path, exc: OSError) -> str:
+    return (
+        f"{path} is lost or damaged, and cannot be begun anew: {exc}; let the service write to its"
+        " folder, or move away what is in the way"
+    )
+
+
 def _remove(path: Path) -> None:
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+def _reserved(saved: object) -> int:
+    if not isinstance(saved, int) or saved < 1:
+        raise ValueError(f"grants_reserved {saved!r} is no grant's number")
+    if saved <= LAST_GRANT:
+        return saved
+    # A number that a gateway had made up was once taken over, and counted on from.
+    log.warning("grants_renumbered from=%d to=%d", saved, LAST_HELD)
+    return LAST_HELD
 
 
 def _boot() -> str:

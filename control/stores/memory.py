@@ -184,17 +184,22 @@ class MemoryStore:
         self, operations: Sequence[Operation], results: list[Result]
     ) -> list[Result]:
         """The results where what was granted could not be kept: nobody has been told yet."""
-        kept = list(results)
-        withdrawn = []
-        for n, (operation, result) in enumerate(zip(operations, results, strict=True)):
+        made: dict[str, Lease] = {}
+        for operation, result in zip(operations, results, strict=True):
             match operation, result:
                 case Acquire(), Granted(lease, repeated=False):
-                    if self._ledger.leases.get(lease.id) is lease:
-                        withdrawn.append(lease)
-                    kept[n] = Refused(Reason.ADMISSION_DOWN, lease.pool, retry_after_s=RETRY_S)
+                    made[lease.id] = lease
+        live = self._ledger.leases
+        withdrawn = [lease for lease in made.values() if live.get(lease.id) is lease]
         self._ledger.withdraw(withdrawn)
         self._ledger.changed.difference_update(lease.id for lease in withdrawn)
-        return kept
+        # Also where this batch asked for it twice, or could not reach its backend.
+        return [
+            Refused(Reason.ADMISSION_DOWN, result.lease.pool, retry_after_s=RETRY_S)
+            if isinstance(result, Granted) and result.lease.id in made
+            else result
+            for result in results
+        ]
 
     def _take_up(self, saved: Saved) -> None:
         """Put changed limits in force again, but those whose own in the file have been changed

@@ -50,7 +50,8 @@ def to_lease(row: tuple[Any, ...]) -> Lease:
     lease.witness = Witness(lease.witness) if lease.witness else None
     told = (lease.verdict, lease.witness, lease.drain_until)
     is_whole = None not in told if lease.state is LeaseState.DRAINING else told == (None,) * 3
-    if lease.tokens < 0 or lease.state is LeaseState.ENDED or not is_whole:
+    makes_sense = lease.grant >= 1 and lease.tokens >= 0 and lease.state is not LeaseState.ENDED
+    if not makes_sense or not is_whole:
         raise ValueError(f"a lease that cannot be: {lease!r}")
     return lease
 

@@ -14,8 +14,8 @@ import pytest
 
 from control.core.change import ENDED, GRANTED
 from control.core.decision import AlreadyEnded, Granted, Reason, Refused, ReleaseOutcome
-from control.core.ledger import Claim
-from control.core.operation import Acquire, Cut, Release, Sync
+from control.core.ledger import LAST_GRANT, Claim, Held
+from control.core.operation import Acquire, Cut, Release, Reroute, Sync
 from control.core.pool import Backend, BackendState, Limits, Pool
 from control.core.tombstones import LIFETIME_S, MAX_EACH
 from control.core.verdict import Verdict, Witness
@@ -254,6 +254,10 @@ def spoil(file: Path, how: str) -> None:
         "UPDATE leases SET state = 'draining'",
         "UPDATE leases SET granted_at = 9e999",
         "INSERT INTO limits VALUES ('p', 'gpu-0', 'many', 1, 'active', 3, 10000)",
+        "UPDATE meta SET value = NULL WHERE key = 'grants_reserved'",
+        "UPDATE meta SET value = 9e999 WHERE key = 'grants_reserved'",
+        "UPDATE meta SET value = -5 WHERE key = 'grants_reserved'",
+        'UPDATE leases SET "grant" = 0',
     ],
 )
 def test_a_damaged_journal_grants_nothing_until_all_that_live_have_been_heard(
@@ -332,6 +336,33 @@ def test_what_cannot_be_kept_is_not_granted(file: Path, caplog: pytest.LogCaptur
     assert store.fault() is None and "journal_recovered" in caplog.text
     store.close()
     assert [lease.id for lease in opened(file).leases()] == ["b"], "the end of a was made up for"
+
+
+def test_a_change_that_is_refused_is_not_in_force_after_a_restart_either(file: Path) -> None:
+    """The write-ahead log has room, and the file that it is folded into has none."""
+
+    def started() -> tuple[MemoryStore, Backend]:
+        store = opened(file, some=pools(streams=10_000, tokens=10_000_000))
+        [backend] = store.pools()[0].backends.values()
+        return store, backend
+
+    store, _ = started()
+    for n in range(1_000):
+        acquire(store, f"fill-{n:04}" + "x" * 100)
+    store.close()  # all is in the file by now, and nothing in the log
+    store, backend = started()
+    full_disk(file, file.stat().st_size // 2)
+    try:
+        assert isinstance(acquire(store, "z"), Granted)  # its row is the file's last
+        try:
+            store.adjust(backend, Limits(1, 10_000_000))
+        except StoreError:
+            assert backend.max_streams == 10_000
+        told = backend.max_streams
+        store.close()
+    finally:
+        roomy_disk()
+    assert started()[1].max_streams == told
 
 
 @pytest.mark.parametrize("lose", [Path.unlink, lambda file: spoil(file, "noise")])
@@ -434,3 +465,84 @@ def test_a_cut_that_was_asked_for_is_not_a_change_to_keep(file: Path) -> None:
     assert outcome is ReleaseOutcome.CUTTING
     store.close()
     assert [lease.id for lease in opened(file).leases()] == ["a"]
+
+
+def test_a_file_that_cannot_be_put_aside_is_named_and_nothing_is_granted_meanwhile(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    file.unlink()
+    in_the_way = file.with_name("journal.db.damaged")
+    in_the_way.mkdir()
+    for now in (100.0, 100.05, 100.1):
+        assert acquire(store, "b", now).reason is Reason.ADMISSION_DOWN
+        [backend] = store.pools()[0].backends.values()
+        with pytest.raises(StoreError, match=r"journal\.db\.damaged"):
+            store.adjust(backend, Limits(1, 1))
+    assert store.fault() and str(in_the_way) in store.fault()
+    assert [lease.id for lease in store.leases()] == ["a"] and store.drift() == 0
+    assert caplog.text.count("journal_lost") == caplog.text.count("journal_failed") == 1
+    in_the_way.rmdir()
+    assert isinstance(acquire(store, "b"), Granted) and store.fault() is None
+    store.close()
+    assert {lease.id for lease in opened(file).leases()} == {"a", "b"}
+
+
+def test_a_damaged_file_that_cannot_be_put_aside_is_named_at_the_start(file: Path) -> None:
+    opened(file).close()
+    spoil(file, "noise")
+    file.with_name("journal.db.damaged").mkdir()
+    with pytest.raises(StoreError, match=r"journal\.db\.damaged"):
+        opened(file)
+    assert file.exists()
+
+
+def test_grants_that_could_not_be_kept_are_told_to_nobody_in_their_batch(file: Path) -> None:
+    """Nor to who asked for them twice, or could not reach the backend."""
+    two = Pool("p", {n: Backend(n, "http://e", 3, 10_000) for n in ("gpu-0", "gpu-1")})
+    store = opened(file, some=[two])
+    acquire(store, "held")
+    a, held = (Acquire(Claim(lease_id, "p", "QA", 100, "n/1/1")) for lease_id in ("a", "held"))
+    full_disk(file, 1)
+    try:
+        *new, known = store.apply("n/1/1", [a, a, Reroute("a"), a, held], 100.0)
+    finally:
+        roomy_disk()
+    assert [result.reason for result in new] == [Reason.ADMISSION_DOWN] * 4
+    assert isinstance(known, Granted)
+    assert [lease.id for lease in store.leases()] == ["held"] and store.drift() == 0
+
+
+def test_a_number_that_a_gateway_made_up_uses_up_no_grants(file: Path) -> None:
+    """nginx's Lua writes numbers of 14 digits: a lease with a longer one it could not release."""
+    store = opened(file)
+    for n in range(3):
+        held = Held(f"held-{n}", "p", "gpu-0", "QA", 100, LAST_GRANT)
+        store.apply("n/1/1", [Sync("n/1/1", [f"held-{m}" for m in range(n)], [held])], 100.0)
+    for n in range(3):
+        assert release(store, f"held-{n}", grant=LAST_GRANT) is ReleaseOutcome.RELEASED
+    grant = acquire(store, "a").lease.grant
+    assert grant <= LAST_GRANT // 2 + 10
+    assert release(store, "a", grant=grant) is ReleaseOutcome.RELEASED
+    store.close()
+    assert grant < acquire(opened(file), "b").lease.grant < LAST_GRANT
+
+
+def test_a_journal_that_was_made_to_count_too_far_grants_again(file: Path) -> None:
+    """As one could be before held leases had a largest number."""
+    store = opened(file)
+    acquire(store, "a")
+    store.close()
+    too_far = 1 << 53
+    spoil(file, f"UPDATE meta SET value = {too_far + 10_001} WHERE key = 'grants_reserved'")
+    spoil(file, f"""UPDATE leases SET "grant" = {too_far}""")
+    grants = []
+    for n in range(3):
+        store = opened(file)
+        grants.append(acquire(store, f"b-{n}").lease.grant)
+        release(store, f"b-{n}")
+        assert [lease.grant for lease in store.leases()] == [too_far], "it lives on as it is"
+        store.close()
+    assert grants == sorted(set(grants)) and grants[-1] < LAST_GRANT
+    assert release(opened(file), "a", grant=too_far) is ReleaseOutcome.RELEASED
