@@ -26,6 +26,7 @@ from control.core.operation import (
 )
 from control.core.pool import Backend, Limits, Pool
 from control.core.session import Session
+from control.core.tombstones import Tombstones
 from control.core.verdict import Phase, Verdict, Witness
 from control.progress import Progress, ProgressBoard, Report
 from control.stores.base import Store
@@ -98,6 +99,7 @@ class Admission:
         """Requests by (pool, scene, outcome): ``granted`` or a refusal's reason."""
         self.aborts: Counter[Phase] = Counter()
         """Clients that left, by how far their streams had come."""
+        self._aborted = Tombstones()
         self.dropped = 0
         """Releases that found no place in their gateways."""
         self.unreachable: Counter[tuple[str, str]] = Counter()
@@ -164,6 +166,16 @@ class Admission:
         synced = self._alone(EndSession(session))
         assert isinstance(synced, Synced)
         return synced.ended
+
+    def note_abort(self, lease_id: str, phase: Phase | None) -> bool:
+        """Count a client that left, by how far its stream had come. False where it has been
+        counted: a gateway whose answer was lost tells it again, whoever ended the lease."""
+        if lease_id in self._aborted:
+            return False
+        self._aborted.add(lease_id, self.clock())
+        if phase:
+            self.aborts[phase] += 1
+        return True
 
     def adjust(self, backend: Backend, limits: Limits, who: str) -> None:
         """Put a backend's limits in force, and keep them over restarts; ``who`` has changed them.

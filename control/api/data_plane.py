@@ -59,12 +59,15 @@ class DataPlane:
         for op in ops:
             if isinstance(op, wire.AcquireOp):
                 decided = True
-            elif isinstance(op, wire.ReleaseOp) and _is_first_told_abort(op):
+            elif isinstance(op, wire.ReleaseOp) and self._is_new_abort(op):
                 self._observe_abort(op.delay_ms / 1_000 + took)
-                if op.phase:
-                    self._admission.aborts[op.phase] += 1
         if decided:
             self._observe(took)
+
+    def _is_new_abort(self, op: wire.ReleaseOp) -> bool:
+        # The log says it as well, and knows neither when nor how far the stream had come.
+        is_told = op.verdict is Verdict.CLIENT_ABORT and op.witness is Witness.LUA
+        return is_told and self._admission.note_abort(op.id, op.phase)
 
     def on_post_lease(self, req: falcon.Request, resp: falcon.Response) -> None:
         """``POST /v1/leases``"""
@@ -106,11 +109,6 @@ class DataPlane:
             ) from exc
         outcome = self._admission.release(lease_id, verdict, Witness.GATEWAY)
         resp.data = wire.encode(wire.ReleasedResult(outcome))
-
-
-def _is_first_told_abort(op: wire.ReleaseOp) -> bool:
-    # The log says it once more, later.
-    return op.verdict is Verdict.CLIENT_ABORT and op.witness is Witness.LUA
 
 
 def refusal(refused: Refused) -> falcon.HTTPError:

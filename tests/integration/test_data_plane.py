@@ -177,6 +177,41 @@ def test_a_release_of_an_earlier_grant_leaves_the_lease_alone(
     assert done == {"outcome": "released"}
 
 
+def test_a_client_that_left_is_counted_once_however_often_it_is_told(
+    gateway: Gateway, new_id: str
+) -> None:
+    """Also where it left while it asked, and where the log's word came first."""
+    names = ("weir_client_aborts_total", "weir_abort_seconds_count")
+    before = [gateway.node.metric(name) for name in names]
+    gone = [
+        release(f"{new_id}.{n}", verdict="client_abort", phase=phase)
+        for n, phase in enumerate(("stream", "asking", "prefill"))
+    ]
+    gateway.batch(acquire(gone[0]["id"]), acquire(gone[2]["id"]))
+    gateway.batch({**gone[2], "phase": None, "witness": "log"})
+    for _ in range(2):
+        gateway.batch(*gone, *gone)
+    assert [gateway.node.metric(name) for name in names] == [count + 3 for count in before]
+    assert gateway.node.metric("weir_client_aborts_total", phase="asking") >= 1
+
+
+def test_a_held_lease_with_a_number_that_lua_could_not_write_is_refused_in_its_place(
+    gateway: Gateway, new_id: str
+) -> None:
+    held = {"id": f"{new_id}.held", "pool": "default", "backend": "gpu-0", "tokens": 1}
+    refused, granted = gateway.batch(
+        {"op": "sync", "ids": [{**held, "grant": (1 << 46) + 1}]}, acquire(f"{new_id}.a")
+    )
+    assert refused["decision"] == "invalid" and "70368744177664" in refused["message"]
+    [done] = gateway.batch(release(f"{new_id}.a", grant=granted["grant"]))
+    assert done == {"outcome": "released"}
+    gateway.batch({"op": "sync", "ids": [{**held, "grant": 1 << 46}]})
+    [granted] = gateway.batch(acquire(f"{new_id}.b"))
+    assert granted["grant"] < 1 << 46
+    ends = [release(f"{new_id}.b", grant=granted["grant"]), release(held["id"], grant=1 << 46)]
+    assert gateway.batch(*ends) == [{"outcome": "released"}] * 2
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"nonsense", b"[]", b"{}", b'{"session":"s"}', b'{"session":"s","ops":3}',
