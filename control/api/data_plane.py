@@ -60,7 +60,7 @@ class DataPlane:
             if isinstance(op, wire.AcquireOp):
                 decided = True
             elif isinstance(op, wire.ReleaseOp) and self._is_new_abort(op):
-                self._observe_abort(op.delay_ms / 1_000 + took)
+                self._observe_abort(min(op.delay_ms, wire.MAX_DELAY_MS) / 1_000 + took)
         if decided:
             self._observe(took)
 

@@ -26,6 +26,8 @@ from control.config.units import Address, Duration, Listen, Size, size_bytes
 
 MAX_TOKENS = 1_000_000_000
 MAX_WORKERS = 512
+MAX_BODY = 1 << 40
+"""Also the most that the service takes for a request's bytes."""
 _HEADER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9-]{0,63}\Z")
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _PATH = re.compile(r"^/[A-Za-z0-9_./~-]{0,255}\Z")
@@ -205,7 +207,7 @@ class Nginx(Section):
     workers: Annotated[int | Literal["auto"], BeforeValidator(_workers)] = "auto"
     binary: str = "auto"
     user: Annotated[str, AfterValidator(_unix_name)] | None = None
-    max_body: Size = 20 << 20
+    max_body: Annotated[Size, Field(ge=1, le=MAX_BODY)] = 20 << 20
     slowest_upload: Size = 8 << 10
     upload_grace: PositiveDuration = 30.0
     shutdown_timeout: PositiveDuration = 600.0

@@ -195,6 +195,16 @@ def test_a_client_that_left_is_counted_once_however_often_it_is_told(
     assert gateway.node.metric("weir_client_aborts_total", phase="asking") >= 1
 
 
+def test_a_release_that_waited_for_long_is_a_release(gateway: Gateway, new_id: str) -> None:
+    """nginx's worker keeps it for as long as the service is away."""
+    total = "weir_abort_seconds_sum"
+    gateway.batch(acquire(new_id))
+    before = gateway.node.metric(total)
+    gone = release(new_id, verdict="client_abort", phase="stream", delay_ms=86_400_000.0)
+    assert gateway.batch(gone) == [{"outcome": "released"}]
+    assert 3_600 <= gateway.node.metric(total) - before < 3_700
+
+
 def test_a_held_lease_with_a_number_that_lua_could_not_write_is_refused_in_its_place(
     gateway: Gateway, new_id: str
 ) -> None:

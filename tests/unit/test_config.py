@@ -84,6 +84,13 @@ def test_no_limit_but_a_positive_whole_number(value: object) -> None:
         assert set(found) == {f"pools.default.backends[0].{limit}"}
 
 
+@pytest.mark.parametrize("size", [0, "1025g"])
+def test_a_body_has_a_largest_size_that_the_service_can_be_told(size: object) -> None:
+    """nginx's own 0 is no limit, and a body without a length counts as the largest."""
+    raw = {**GOOD, "nginx": {"max_body": size}}
+    assert str(size) in faults(raw)["nginx.max_body"]
+
+
 @pytest.mark.parametrize("raw", [None, [], "text", 5, {}, {"pools": {}}, {"pools": []}])
 def test_what_is_no_configuration_is_refused(raw: object) -> None:
     assert faults(raw)
