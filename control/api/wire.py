@@ -33,6 +33,8 @@ Version = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
 Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Grant = Annotated[int, Meta(ge=1, le=MAX_GRANT)]
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+Inode = Annotated[int, Meta(ge=0)]
+"""All 64 bits of it, on some file systems."""
 Number = Annotated[float, Meta(ge=0, le=1e18)]
 TraceParent = Annotated[str, Meta(pattern=r"^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")]
 NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\Z")]
@@ -214,7 +216,7 @@ class TailerReport(Struct):
     """How far the access log has been read, and what was met on the way."""
 
     file: Label
-    inode: Count
+    inode: Inode
     offset: Count
     lag_bytes: Count
     lag_seconds: Number

@@ -342,3 +342,11 @@ def test_what_is_read_can_be_written_again() -> None:
 def test_a_release_without_its_grant_or_delay_is_sound() -> None:
     [op] = read(batch('{"op":"release","id":"a","verdict":"completed"}')) or []
     assert op == ReleaseOp("a", Verdict.COMPLETED, Witness.LUA, None, 0.0)
+
+
+def test_a_report_of_a_log_with_an_inode_of_64_bits_is_read_and_shown() -> None:
+    inode = (1 << 64) - 1
+    told = f'"file":"f","inode":{inode},"offset":1,"lag_bytes":0,"lag_seconds":0'
+    body = f'{{"agent":{{"pid":1,"started":1}},"tailer":{{{told}}}}}'
+    shown = wire.from_plain(wire.plain(wire.read_report("node", body.encode())))
+    assert json.loads(wire.encode(shown))["tailer"]["inode"] == inode
