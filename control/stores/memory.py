@@ -76,11 +76,12 @@ class MemoryStore:
         self, session: str | None, operations: Sequence[Operation], now: float
     ) -> list[Result]:
         ledger = self._ledger
+        unkept = set(ledger.changed)
         if session is not None:
             ledger.heard(session, now)
         results = [apply(ledger, operation, now) for operation in operations]
         if (ledger.changed or ledger.foretold or self._fault) and not self._keep():
-            return self._without_grants(operations, results)
+            return self._without_grants(operations, results, unkept)
         return results
 
     def tick(self, now: float) -> list[Lease]:
@@ -181,9 +182,10 @@ class MemoryStore:
             write(journal)
 
     def _without_grants(
-        self, operations: Sequence[Operation], results: list[Result]
+        self, operations: Sequence[Operation], results: list[Result], unkept: set[str]
     ) -> list[Result]:
-        """The results where what was granted could not be kept: nobody has been told yet."""
+        """The results where what was granted could not be kept: nobody has been told yet.
+        ``unkept``: ids whose earlier changes wait to be written."""
         made: dict[str, Lease] = {}
         for operation, result in zip(operations, results, strict=True):
             match operation, result:
@@ -192,7 +194,7 @@ class MemoryStore:
         live = self._ledger.leases
         withdrawn = [lease for lease in made.values() if live.get(lease.id) is lease]
         self._ledger.withdraw(withdrawn)
-        self._ledger.changed.difference_update(lease.id for lease in withdrawn)
+        self._ledger.changed.difference_update({lease.id for lease in withdrawn} - unkept)
         # Also where this batch asked for it twice, or could not reach its backend.
         return [
             Refused(Reason.ADMISSION_DOWN, result.lease.pool, retry_after_s=RETRY_S)

@@ -514,6 +514,23 @@ def test_grants_that_could_not_be_kept_are_told_to_nobody_in_their_batch(file: P
     assert [lease.id for lease in store.leases()] == ["held"] and store.drift() == 0
 
 
+def test_an_end_that_could_not_be_kept_is_made_up_for_though_its_id_was_asked_for_again(
+    file: Path,
+) -> None:
+    store = opened(file)
+    acquire(store, "a")
+    full_disk(file, 1)
+    try:
+        assert [lease.id for lease in store.tick(101.0 + TTL)] == ["a"]  # lost, and drains
+        store.tick(102.0 + TTL)
+        assert acquire(store, "a", 102.0 + TTL).reason is Reason.ADMISSION_DOWN
+    finally:
+        roomy_disk()
+    assert not store.leases()
+    store.close()
+    assert not opened(file).leases()
+
+
 def test_a_number_that_a_gateway_made_up_uses_up_no_grants(file: Path) -> None:
     """nginx's Lua writes numbers of 14 digits: a lease with a longer one it could not release."""
     store = opened(file)
