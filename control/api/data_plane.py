@@ -98,6 +98,12 @@ class DataPlane:
 
     def on_delete_lease(self, req: falcon.Request, resp: falcon.Response, lease_id: str) -> None:
         """``DELETE /v1/leases/{id}?verdict=``: idempotent."""
+        if not wire.is_lease_id(lease_id):  # it would be remembered, and kept
+            raise problem(
+                falcon.HTTP_400,
+                "invalid_id",
+                f"id: {lease_id[:64]!r} is no lease's: those have 1 to 128 letters, digits, _.:-",
+            )
         asked = req.get_param("verdict", default=Verdict.COMPLETED.value)
         try:
             verdict = Verdict(asked)

@@ -309,6 +309,15 @@ def read_lease_request(body: bytes) -> LeaseRequest:
         raise WireError(_why(exc)) from exc
 
 
+def is_lease_id(text: str) -> bool:
+    """Whether a lease may have this id."""
+    try:
+        msgspec.convert(text, LeaseId)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
 def read_change(body: bytes) -> BackendChange:
     """A change of a backend, or :class:`WireError`."""
     try:

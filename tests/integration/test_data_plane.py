@@ -342,6 +342,14 @@ def test_an_unknown_verdict_is_400_and_the_lease_is_kept(
     assert gateway.release(new_id).status == 200
 
 
+@pytest.mark.parametrize("lease_id", ["a%20b", "%00", "a%0ab", "%ff", "%F0%9F%98%80", "x" * 129])
+def test_an_id_that_no_lease_can_have_is_400_and_not_remembered(
+    gateway: Gateway, lease_id: str
+) -> None:
+    for _ in range(2):
+        assert is_problem(gateway.release(lease_id), 400, "invalid_id")
+
+
 SIZES = ["-5", "9223372036854775808", "1" * 5000, "1e18", "1e400", "NaN", "-Infinity", "true",
          '"100"', "[]", "{}", "0.5"]  # fmt: skip
 
