@@ -75,7 +75,8 @@ class Admission:
     """Decides, counts and forgets. ``clock`` gives monotonic seconds, ``wall`` those since 1970,
     which are only told.
 
-    ``routes`` maps a route's path to its pool's name, each a pool of the store.
+    ``routes`` maps a route's path to its pool's name, each a pool of the store. ``jitter`` is the
+    store's (:meth:`control.core.pool.Pool.choose`).
     """
 
     def __init__(
@@ -87,10 +88,12 @@ class Admission:
         wall: Callable[[], float] = time.time,
         *,
         tracing: Tracing | None = None,
+        jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self._store = store
         self._routes = routes
         self._estimate = estimate
+        self._jitter = jitter
         self.clock, self.wall = clock, wall
         self._passed_at = clock()
         self._lost: list[Lease] = []
@@ -316,7 +319,8 @@ class Admission:
         if self._nodes:
             node = self._nodes.get(session.partition("/")[0])
             if node is not None and not node.admits(now):
-                refused = Refused(Reason.NODE_MEMORY, pool, retry_after_s=NODE_MEMORY_RETRY_S)
+                wait = NODE_MEMORY_RETRY_S * self._jitter()
+                refused = Refused(Reason.NODE_MEMORY, pool, retry_after_s=wait)
                 self._count(pool, scene, refused, now)
                 return refused
         tokens = request.tokens

@@ -24,6 +24,11 @@ JITTER = 0.25
 """Clients that were refused together come back spread over this part of their wait."""
 
 
+def jitter() -> float:
+    """A factor for a refused client's wait."""
+    return random.uniform(1 - JITTER, 1 + JITTER)
+
+
 def build_collector(config: Config) -> "Collector | None":
     """Where spans go; None where tracing is not configured."""
     if config.tracing is None:
@@ -41,6 +46,7 @@ def build_admission(
     be used."""
     return Admission(
         store=build_store(config, has_predecessor),
+        jitter=jitter,
         routes={route.path: route.pool for route in config.routes},
         estimate=build_estimate(config),
         tracing=Tracing(collector.send, collector.counts) if collector else None,
@@ -71,11 +77,10 @@ def build_store(config: Config, has_predecessor: bool) -> Store:
         )
         for name, pool in config.pools.items()
     ]
-    spread = random.Random()
     return MemoryStore.journaled(
         pools,
         config.journal,
-        jitter=lambda: spread.uniform(1 - JITTER, 1 + JITTER),
+        jitter=jitter,
         now=time.monotonic(),
         expected=has_predecessor,
     )

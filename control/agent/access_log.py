@@ -19,7 +19,8 @@ DOUBTFUL = frozenset({Reason.ADMISSION_DOWN, Reason.NO_BACKEND})
 """Refusals behind which there may be a lease: the service's answer was not seen, or the engine
 that was granted could not be reached."""
 REFUSED = frozenset(Reason) - DOUBTFUL
-"""Reasons of which the service itself said that nothing was taken."""
+"""Reasons of which the service itself says that nothing was taken; nginx, where it refuses after it
+had asked, gives a verdict with them."""
 
 _VERDICTS = frozenset(Verdict)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -61,7 +62,7 @@ def read_line(line: bytes) -> Ended | None:
     if not _text(fields, "route"):
         return None
     granted = _text(fields, "grant")
-    if not granted and _text(fields, "reason") in REFUSED:
+    if not (granted or _text(fields, "verdict")) and _text(fields, "reason") in REFUSED:
         return None
     return Ended(lease_id, _verdict(fields), _grant(granted), _seconds(fields.get("ts")))
 

@@ -37,6 +37,7 @@ class MemoryStore:
         now: float = 0.0,
     ) -> None:
         self._journal = journal
+        self._jitter = jitter
         self._fault: str | None = None
         self._overrides: dict[tuple[str, str], Override] = {}
         by_name = {pool.name: pool for pool in pools}
@@ -197,7 +198,9 @@ class MemoryStore:
         self._ledger.changed.difference_update({lease.id for lease in withdrawn} - unkept)
         # Also where this batch asked for it twice, or could not reach its backend.
         return [
-            Refused(Reason.ADMISSION_DOWN, result.lease.pool, retry_after_s=RETRY_S)
+            Refused(
+                Reason.ADMISSION_DOWN, result.lease.pool, retry_after_s=RETRY_S * self._jitter()
+            )
             if isinstance(result, Granted) and result.lease.id in made
             else result
             for result in results

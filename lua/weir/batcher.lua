@@ -7,6 +7,7 @@
 
 local semaphore = require("ngx.semaphore")
 local cjson = require("cjson.safe")
+local advice = require("weir.advice")
 local client = require("weir.client")
 local clock = require("weir.clock")
 local config = require("weir.config")
@@ -348,6 +349,7 @@ end
 -- Begins this worker's session and its loop.
 function _M.start()
     session = concat({ config.node, "/", ngx.worker.pid(), "/", floor(ngx.now() * 1000) })
+    advice.start()
     share.start()
     work = semaphore.new(0)
     begin()

@@ -3,6 +3,7 @@
 -- 204: granted, and $weir_upstream says where to. 403: refused, and $weir_refusal says why.
 
 local cjson = require("cjson.safe")
+local advice = require("weir.advice")
 local batcher = require("weir.batcher")
 local config = require("weir.config")
 local leases = require("weir.leases")
@@ -15,6 +16,7 @@ local find = string.find
 local http_version = ngx.req.http_version
 local tonumber = tonumber
 
+local RETRY_MS = 1000 -- where one worker admitted what another was just granted
 local VANISHED_S = 30 -- a client that acknowledges nothing for so long has vanished
 
 local HEX = "[0-9a-f]"
@@ -88,22 +90,24 @@ local function granted(entry, result, var)
     leases.claim(
         entry, result.pool, result.backend, result.scene, result.tokens, result.grant
     )
+    var.weir_grant = result.grant
     entry.patient = not result.tight
     if share.covers(result.pool) and not share.hold(entry) then
         stream.undo(entry)
         return refuse({
-            reason = "streams_exhausted", status = 429, pool = result.pool, retry_after_ms = 1000,
+            reason = "streams_exhausted", status = 429, pool = result.pool,
+            retry_after_ms = advice.retry_after_ms(RETRY_MS),
         })
     end
-    var.weir_grant = result.grant
     return proceed(entry, var)
 end
 
--- No answer of the service: what the pool's `when_down` says.
-local function undecided(entry, pool, asked_scene, bytes, var)
+-- No answer of the service, or `result`, that it cannot decide yet: what the pool's `when_down`
+-- says.
+local function undecided(entry, pool, asked_scene, bytes, var, result)
     if not share.covers(pool) then
         stream.undo(entry)
-        return refuse({ reason = "admission_down", pool = pool })
+        return refuse(result or { reason = "admission_down", pool = pool })
     end
     local claim, refusal = share.claim(pool, asked_scene, bytes, config.session_ttl_s)
     if not claim then
@@ -140,7 +144,7 @@ function _M.acquire()
         return granted(entry, result, var)
     end
     if not result or result.reason == "admission_down" then
-        return undecided(entry, config.routes[route].pool, asked_scene, bytes, var)
+        return undecided(entry, config.routes[route].pool, asked_scene, bytes, var, result)
     end
     leases.close(id)
     if decision == "refused" then

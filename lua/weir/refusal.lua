@@ -1,6 +1,7 @@
 -- The answers that Weir gives itself: refusals, failures, bad requests (contract.md, section 3).
 
 local cjson = require("cjson.safe")
+local advice = require("weir.advice")
 local config = require("weir.config")
 local leases = require("weir.leases")
 local stream = require("weir.stream")
@@ -64,7 +65,7 @@ local function invalid(status, detail)
 end
 
 local function overloaded(status, refusal)
-    local retry_ms = refusal.retry_after_ms or RETRY_MS
+    local retry_ms = refusal.retry_after_ms or advice.retry_after_ms(RETRY_MS)
     ngx.header.retry_after = ceil(retry_ms / 1000)
     ngx.header.x_weir_reason = refusal.reason
     return send(status, {

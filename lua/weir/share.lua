@@ -6,6 +6,7 @@
 -- may both refuse, but never both pass.
 
 local ffi = require("ffi")
+local advice = require("weir.advice")
 local clock = require("weir.clock")
 local config = require("weir.config")
 
@@ -16,6 +17,7 @@ local now = clock.now
 ffi.cdef([[ int kill(int pid, int signal); ]])
 
 local EPERM = 1
+local RETRY_MS = 1000 -- streams end all the time
 local SIZES = { "streams", "tokens" }
 
 local _M = {}
@@ -211,7 +213,7 @@ function _M.claim(pool, asked_scene, bytes, alone_s)
     end
     refusal = closed(pool, tokens) or refusal
     refusal.pool = pool
-    refusal.retry_after_ms = 1000
+    refusal.retry_after_ms = advice.retry_after_ms(RETRY_MS)
     return nil, refusal
 end
 

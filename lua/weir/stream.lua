@@ -55,9 +55,11 @@ function _M.finish(entry, verdict)
     end
 end
 
--- No stream comes of `entry`: what may have been granted meanwhile goes back.
+-- No stream comes of `entry`: what may have been granted meanwhile goes back. The log says it too,
+-- whatever the reason that the client is given.
 function _M.undo(entry)
     if leases.close(entry.id) then
+        ngx.var.weir_verdict = "killed"
         release(entry, "killed")
     end
 end

@@ -95,6 +95,31 @@ def test_without_luas_releases_the_log_alone_frees_every_kind_of_end(
     node.settled()
 
 
+def test_what_nginx_refused_by_itself_the_log_frees_where_the_service_granted_it_late(
+    start_engine: StartEngine, start_node: StartNode
+) -> None:
+    """The asking reached the service, which answered when the client had been refused."""
+    share = {"when_down": "local", "local_share": 0.01}  # of 25 streams: none
+    node = start_node([start_engine().url], nginx={"lua_release": False}, pool=share)
+    [service] = node.workers("admission")
+    os.kill(service, signal.SIGSTOP)
+    os.kill(node.pid("agent"), signal.SIGSTOP)
+    try:
+        with Client(node.port) as client:
+            response, _ = client.request(chat_body(1), headers=QA)
+        assert response.headers["x-weir-reason"] == "streams_exhausted"
+        os.kill(service, signal.SIGCONT)
+        wait_for(lambda: node.in_use()[0] == 1)
+    finally:
+        os.kill(service, signal.SIGCONT)
+        os.kill(node.pid("agent"), signal.SIGCONT)
+    wait_for(lambda: node.in_use()[0] == 0, 5)
+    assert node.metric("weir_leases_ended_total", verdict="killed", witness="log") == 1
+    [*_, line] = node.access_log()
+    assert (line["grant"], line["verdict"]) == ("", "killed")
+    node.settled()
+
+
 def test_with_luas_releases_the_log_frees_nothing_twice(
     start_engine: StartEngine, start_node: StartNode
 ) -> None:

@@ -4,6 +4,7 @@ Casebook 10, 29, 30, 31, 32; contract.md, section 3.
 """
 
 import json
+import math
 import os
 import signal
 import time
@@ -333,6 +334,51 @@ def test_the_service_away_is_an_honest_refusal(
     with Client(node.port) as client:
         assert client.request(chat_body(1))[0].status == 200
     node.settled()
+
+
+def advice(node: Node) -> int:
+    """When a client that is refused now is told to come back, in milliseconds."""
+    with Client(node.port) as client:
+        response, body = client.request(chat_body(1), headers={**JSON, **QA})
+    retry_ms = int(error_of(body)["weir"]["retry_after_ms"])
+    assert response.headers["retry-after"] == str(math.ceil(retry_ms / 1_000))
+    return retry_ms
+
+
+@pytest.mark.parametrize("pool", [{}, {"when_down": "local", "local_share": 0.01}])
+def test_clients_that_nginx_refuses_by_itself_are_not_told_to_return_together(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node], pool: dict[str, object]
+) -> None:
+    node = start_node([start_engine().url], pool=pool)
+    [worker] = node.workers("admission")
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        told = [advice(node) for _ in range(60)]
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    # Half of what would be less than a second is a second: so it is with the service's advice.
+    spread = [retry_ms for retry_ms in told if retry_ms > 1_000]
+    assert len(spread) >= 10
+    # Workers that rolled the same dice would say each number twice.
+    assert len(set(spread)) > 0.65 * len(spread), told
+    assert all(3_750 <= retry_ms <= 6_250 for retry_ms in told) or max(told) <= 1_250
+    node.settled()
+
+
+def test_the_services_own_advice_reaches_the_client_where_it_cannot_decide_yet(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """After a lost journal nothing is granted for `session_ttl`."""
+    node = start_node([start_engine().url], pool={"session_ttl": "40s"})
+    arbiter = node.pid("admission")
+    [worker] = node.workers("admission")
+    os.kill(arbiter, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    for part in node.state.glob("journal.db*"):
+        part.unlink()
+    os.kill(arbiter, signal.SIGCONT)
+    # It says up to 50 s; what nginx says by itself is 6 s at most.
+    wait_for(lambda: advice(node) > 10_000, every_s=0.1)
 
 
 def test_json_bodies_have_one_shape(full: Node) -> None:

@@ -78,6 +78,13 @@ def test_what_was_surely_refused_is_no_release_and_the_rest_is(reason: str) -> N
     assert read_line(line(grant="9", reason=reason)), "where there was a grant, it has to end"
 
 
+@pytest.mark.parametrize("reason", [each.value for each in Reason])
+def test_what_nginx_refused_after_it_had_asked_is_a_release(reason: str) -> None:
+    """The service may have granted it: Lua says so with a verdict."""
+    ended = read_line(line(grant="", reason=reason, verdict="killed", status="429"))
+    assert ended and ended.verdict == "killed"
+
+
 @pytest.mark.parametrize("reason", ["", "client_gone", "length_required"])
 def test_what_may_have_asked_is_a_release(reason: str) -> None:
     assert read_line(line(grant="", reason=reason, status="499", completion=""))

@@ -295,6 +295,17 @@ def test_pools_that_were_decided_elsewhere_meanwhile_settle_first(file: Path) ->
     assert isinstance(acquire(store, "a", 100.0 + TTL), Granted)
 
 
+def test_what_a_full_disk_refuses_is_not_told_to_return_together(file: Path) -> None:
+    factors = iter((0.75, 1.25))
+    store = MemoryStore.journaled(pools(), file, lambda: next(factors), 100.0)
+    full_disk(file, 1)
+    try:
+        told = [acquire(store, name).retry_after_s for name in "ab"]
+    finally:
+        roomy_disk()
+    assert told == [0.75, 1.25]
+
+
 def full_disk(file: Path, size: int | None = None) -> None:
     """Nothing can be written beyond what is there, or beyond a file's size."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
