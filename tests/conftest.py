@@ -12,7 +12,7 @@ from tests.harness.node import Engine, Node
 from tests.harness.scripted import Scripted
 
 # A run says the same each time. `HYPOTHESIS_PROFILE=default make test` looks further.
-hypothesis.settings.register_profile("repeatable", derandomize=True)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 

@@ -26,7 +26,6 @@ class Worker(NamedTuple):
     session: str
     pid: int
     started: float
-    leases: int = 0
 
 
 class WorkerWatch:
@@ -47,10 +46,10 @@ class WorkerWatch:
         workers = [worker for entry in listed if (worker := _worker(self._node, entry))]
         for worker in gone(workers, read_pid(self._nginx_pid)):
             if worker.session != self._session:
-                self._client.end_session(worker.session)
+                ended = len(self._client.end_session(worker.session))
                 # One that was let go after a reload has given all its leases back.
-                level = logging.WARNING if worker.leases else logging.INFO
-                log.log(level, "worker_gone session=%s leases=%d", worker.session, worker.leases)
+                level = logging.WARNING if ended else logging.INFO
+                log.log(level, "worker_gone session=%s leases=%d", worker.session, ended)
 
 
 def gone(workers: Iterable[Worker], master: int | None) -> list[Worker]:
@@ -95,7 +94,4 @@ def _worker(node: str, entry: Mapping[str, Any]) -> Worker | None:
     match = SESSION.fullmatch(session)
     if not match or match[1] != node or not 0 < int(match[2]) <= MAX_PID:
         return None
-    leases = entry.get("leases")
-    return Worker(
-        session, int(match[2]), int(match[3]) / 1000, leases if isinstance(leases, int) else 0
-    )
+    return Worker(session, int(match[2]), int(match[3]) / 1000)

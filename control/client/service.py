@@ -23,13 +23,15 @@ class ServiceClient(Connection):
         path = f"/v1/sessions?node={quote(node, safe='')}"
         return self._list("GET", path, "sessions")
 
-    def end_session(self, session: str) -> None:
-        """End a session and all its leases. One that is gone already is as well."""
+    def end_session(self, session: str) -> list[str]:
+        """End a session and all its leases: their ids. One that is gone already has none."""
         try:
-            self._call("DELETE", f"/v1/sessions/{quote(session, safe='/')}")
+            answer = self._object("DELETE", f"/v1/sessions/{quote(session, safe='/')}")
         except ServiceError as exc:
             if exc.status != 404:
                 raise
+            return []
+        return list(answer.get("ended") or [])
 
     def is_ready(self) -> bool:
         """Whether it would decide."""

@@ -87,6 +87,12 @@ class Engine:
             self.process.stdout.close()
 
 
+PATIENT = {"budget": "3s"}
+"""Less than the 5 s that Lua reads for an answer: a busy machine is no service that is away."""
+IMPATIENT = {"budget": "250ms"}
+"""The default of the product, for tests of what its end brings."""
+
+
 class Node:
     """``weir up`` with a configuration; stopped, it must leave nothing and have complained of
     nothing."""
@@ -103,11 +109,13 @@ class Node:
         self.admin = f"http://127.0.0.1:{self.admin_port}"
         pool = settings.pop("pool", {})
         limits = settings.pop("limits", {})
+        admission = {**PATIENT, **settings.pop("admission", {})}
         self.config = {
             "state": str(self.state),
             "listen": f"127.0.0.1:{self.port}",
             "listen_h2c": f"127.0.0.1:{self.h2_port}",
             "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
+            "admission": admission,
             "pools": {
                 "default": {
                     "backends": [
@@ -198,10 +206,11 @@ class Node:
         """What nginx complained of."""
         return (self.state / "log/error.log").read_text()
 
-    def stop(self) -> None:
+    def stop(self, patience_s: float = 15.0) -> None:
+        """After ``patience_s`` what still runs is ended at once."""
         self.process.send_signal(signal.SIGTERM)
         try:
-            self.process.wait(5)
+            self.process.wait(patience_s)
         except subprocess.TimeoutExpired:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(15)

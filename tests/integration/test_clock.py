@@ -75,7 +75,7 @@ def test_no_lease_is_lost_and_none_becomes_permanent(
     for client in clients:
         client.events(1)
         client.fin()
-    node.settled(2)
+    node.settled()
     reload(node)  # workers that begin in another hour than their process seems to
     last = Client(node.port).post(chat_body(2_000, gap_ms=50), headers=qa)
     assert last.head().status == 200
@@ -83,4 +83,4 @@ def test_no_lease_is_lost_and_none_becomes_permanent(
     [lease] = node.leases()
     assert 2 < lease["age_s"] < 10
     last.fin()
-    node.settled(2)
+    node.settled()

@@ -134,7 +134,7 @@ def test_streams_that_moved_are_counted_where_they_run_and_end_with_their_client
     left = client.fin()
     ended = wait_for(lambda: engine.ended("moved"))[0]
     assert ended["how"] == "aborted" and ended["at"] - left < AT_ONCE_S
-    node.settled(2)
+    node.settled()
 
 
 @pytest.mark.parametrize("after", [0, 3])

@@ -6,6 +6,7 @@ Casebook 13, 37, 38.
 import contextlib
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -57,15 +58,16 @@ def answered(node: Node, body: bytes, **options: Any) -> bytes:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_silent_engine_is_covered_up_for(node: Node, late: bool) -> None:
-    body = chat_body(3, gap_ms=1, first_ms=1_700, late=late)
+    body = chat_body(3, gap_ms=1, first_ms=2_500, late=late)
     began = time.monotonic()
     with Client(node.port) as client:
         client.post(body, headers=QA)
         assert client.head().status == 200
         if late:
-            assert 0.2 < time.monotonic() - began < 1.5, "the first beat begins the answer"
+            assert 0.2 < time.monotonic() - began < 2.4, "the first beat begins the answer"
         got = client.rest()
-    assert 5 <= got.count(PING) <= 6
+        took = time.monotonic() - began
+    assert 3 <= got.count(PING) <= took / BEAT_S + 1
     assert got.replace(PING, b"").count(b"data: ") == 5 and got.endswith(DONE)
     node.settled()
 
@@ -88,13 +90,13 @@ def test_apart_from_the_comments_every_byte_is_the_engines(beats: Play) -> None:
     parts: list[bytes | float] = [HEAD]
     for n, piece in enumerate(pieces):
         if n in stalls or n % 60 == 0:
-            parts.append(0.35)
+            parts.append(0.6)
         cut = random.randrange(1, 6)
         parts += [chunk(piece)[:cut], chunk(piece)[cut:]]
     node, _ = beats(*parts, LAST)
     got = answered(node, chat_body())
     assert got.replace(PING, b"") == b"".join([*events, DONE])
-    assert 3 <= got.count(PING) <= 20
+    assert 1 <= got.count(PING) <= 20
     node.settled()
 
 
@@ -104,10 +106,11 @@ def test_beats_come_between_events_and_never_within_one(beats: Play, border: byt
     line = border[: len(border) // 2]
     first = b'data: {"choices":[{"delta":{"content":"he'
     event = chunk(first), 0.8, chunk(b'llo"}}]}'), 0.8, chunk(line + b"id: 7"), 0.8, chunk(border)
-    node, _ = beats(HEAD, *event, 0.8, chunk(DONE)[:1], 0.8, chunk(DONE)[1:], LAST)
+    node, _ = beats(HEAD, *event, 1.5, chunk(DONE)[:1], 0.8, chunk(DONE)[1:], LAST)
     got = answered(node, chat_body())
     whole = first + b'llo"}}]}' + line + b"id: 7" + border
-    assert got in (whole + PING * n + DONE for n in (2, 3))
+    pings = b"(?:: ping\n\n)"  # some before it, where the engine was held up
+    assert re.fullmatch(pings + b"*" + re.escape(whole) + pings + b"+" + re.escape(DONE), got)
     node.settled()
 
 
@@ -142,11 +145,12 @@ def test_what_is_no_stream_is_passed_as_it_is_and_waited_for(node: Node) -> None
 
 @pytest.mark.parametrize("early", [True, False])
 def test_an_engines_refusal_keeps_its_status_until_an_answer_was_begun(
-    beats: Play, early: bool
+    play: Play, early: bool
 ) -> None:
     said = b'{"error":{"message":"too long","type":"invalid","code":"context_length"}}'
     refusal = b"HTTP/1.1 400 Bad\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-    node, _ = beats(0.05 if early else 0.8, refusal % (len(said), said))
+    routes = [{"path": CHAT, "pool": "default", "heartbeat": "30s" if early else "300ms"}]
+    node, _ = play(0.05 if early else 2.0, refusal % (len(said), said), routes=routes)
     with Client(node.port) as client:
         response, got = client.request(chat_body(), headers=QA)
     if early:
@@ -228,20 +232,21 @@ def left_within(engine: Scripted, at: float, seconds: float) -> None:
 @pytest.mark.parametrize("http", [1, 2])
 @pytest.mark.parametrize(
     ("parts", "settle_s"),
-    [((60.0,), 0.1), ((60.0,), 0.9), ((HEAD, chunk(b'data: {"n":1}\n\n'), 60.0), 0.9),
-     ((HEAD, chunk(b'data: {"n"'), 60.0), 0.9)],
+    [((60.0,), 0.1), ((60.0,), 2.5), ((HEAD, chunk(b'data: {"n":1}\n\n'), 60.0), 2.5),
+     ((HEAD, chunk(b'data: {"n"'), 60.0), 2.5)],
 )  # fmt: skip
 def test_the_engine_is_told_at_once_when_the_client_leaves_in_a_stall(
-    beats: Play, http: int, parts: Any, settle_s: float
+    play: Play, http: int, parts: Any, settle_s: float
 ) -> None:
-    node, engine = beats(*parts)
+    """At once, and not with the next beat."""
+    node, engine = play(*parts, routes=[{"path": CHAT, "pool": "default", "heartbeat": "2s"}])
     client: Any = H2Client(node.h2_port) if http == 2 else Client(node.port)
     client.post(chat_body(), headers={"x-medical-scene": "QA"})
-    wait_for(lambda: node.in_use()[0] == 1)
+    wait_for(lambda: engine.requests)
     time.sleep(settle_s)
     at = client.cancel() if http == 2 else client.fin()
     left_within(engine, at, AT_ONCE_S)
-    node.settled(2)
+    node.settled()
     if http == 2:
         client.close()
 
@@ -259,8 +264,8 @@ def test_a_client_that_leaves_while_its_body_is_unread_is_noticed(beats: Play, s
     wait_for(lambda: node.in_use()[0] == 1)
     time.sleep(0.3)
     at = client.fin()
-    left_within(engine, at, AT_ONCE_S) if sent < 10_000 else node.settled(2)
-    node.settled(2)
+    left_within(engine, at, AT_ONCE_S) if sent < 10_000 else node.settled()
+    node.settled()
 
 
 @pytest.mark.timeout(180)
@@ -284,6 +289,7 @@ def test_a_thousand_aborts_are_as_clean_as_on_a_direct_route(
         thread.start()
     for thread in threads:
         thread.join()
-    node.settled(3)
-    assert engine.stats()["active"] == 0 and engine.stats()["aborted"] > before + 300
+    node.settled()
+    wait_for(lambda: engine.stats()["active"] == 0)
+    assert engine.stats()["aborted"] > before + 300
     assert node.metric("weir_leases_ended_total", verdict="lost") == 0

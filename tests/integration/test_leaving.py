@@ -54,7 +54,7 @@ def test_leaving_mid_stream(node: Node, engine: Engine, how: str) -> None:
     ended = the_engine_saw(engine, tag)
     assert ended["how"] == "aborted"
     assert float(str(ended["at"])) - left < AT_ONCE_S
-    node.settled(2)
+    node.settled()
     line = wait_for(lambda: [e for e in node.access_log() if e["id"] == ended["request_id"]])[0]
     # Casebook 1: the status of an abort is 200; what tells it is the completion.
     assert (line["status"], line["completion"], line["verdict"]) == ("200", "", "client_abort")
@@ -70,7 +70,7 @@ def test_leaving_in_prefill(node: Node, engine: Engine, how: str, late: bool) ->
     ended = the_engine_saw(engine, tag)
     assert ended["how"] == "aborted"
     assert float(str(ended["at"])) - left < AT_ONCE_S
-    node.settled(2)
+    node.settled()
 
 
 @pytest.mark.parametrize("how", ["fin", "rst", "h2", "reused"])
@@ -97,7 +97,7 @@ def test_leaving_while_asking_reaches_no_silent_engine(
         time.sleep(0.05)
         leave(client, how)
         time.sleep(0.05)
-    node.settled(2)
+    node.settled()
     assert time.time() - began < 2
     time.sleep(0.1)
     assert engine.stats()["active"] == 0
@@ -108,7 +108,7 @@ def test_leaving_after_the_last_byte(node: Node) -> None:
         client = Client(node.port)
         client.request(chat_body(2, gap_ms=1))
         client.fin()
-    node.settled(2)
+    node.settled()
 
 
 def test_a_cancelled_stream_stays_counted_for_the_drain(
@@ -138,7 +138,7 @@ def test_an_acquire_that_comes_after_its_release_takes_nothing(node: Node) -> No
         time.sleep(0.1)
         client.fin()
         time.sleep(0.5)
-    node.settled(2)
+    node.settled()
 
 
 @pytest.mark.parametrize("how", ["connection-close", "dripping"])
@@ -168,7 +168,7 @@ def test_an_engines_refusal_frees_the_slot_while_the_upload_still_hangs(node: No
     client.post(b'{"sim": 1}' + b" " * 990, length=100_000)
     wait_for(lambda: node.in_use()[0] == 1)
     left = client.fin()
-    node.settled(2)
+    node.settled()
     assert time.time() - left < 1
 
 
@@ -179,7 +179,7 @@ def test_a_half_close_is_an_abort(node: Node, engine: Engine) -> None:
     wait_for(lambda: engine.stats()["active"] == 1)
     client.socket.shutdown(1)
     assert the_engine_saw(engine, "half")["how"] == "aborted"
-    node.settled(2)
+    node.settled()
     client.fin()
 
 
@@ -200,7 +200,7 @@ def test_leaving_over_tls_with_a_word_or_without(
         with suppress(OSError):  # frames are under way, where the other side's word is waited for
             client.socket.unwrap()
     client.fin()
-    node.settled(2)
+    node.settled()
     [line] = wait_for(lambda: [line for line in node.access_log() if line["verdict"]])
     assert line["verdict"] == "client_abort"
 

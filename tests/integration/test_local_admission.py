@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.harness.client import Client, Response, chat_body, error_of
-from tests.harness.node import Engine, Node, reload, wait_for
+from tests.harness.node import IMPATIENT, Engine, Node, reload, wait_for
 
 LIMIT = 10
 POOL = {"when_down": "local", "session_ttl": "2s"}
@@ -26,7 +26,7 @@ def engine(start_engine: Callable[..., Engine]) -> Engine:
 
 @pytest.fixture
 def node(engine: Engine, start_node: Callable[..., Node]) -> Node:
-    return start_node([engine.url], pool=POOL, limits=LIMITS)
+    return start_node([engine.url], pool=POOL, limits=LIMITS, admission=IMPATIENT)
 
 
 def begin(node: Node, count: int, frames: int = 1_000) -> list[tuple[Client, Response]]:
@@ -64,9 +64,11 @@ def paused(node: Node) -> Iterator[None]:
     everyone = [node.pid("admission"), *node.workers("admission")]
     for pid in everyone:
         os.kill(pid, signal.SIGSTOP)
-    yield
-    for pid in everyone:
-        os.kill(pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        for pid in everyone:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_it_fills_the_limit_with_what_runs_already_and_the_service_takes_it_over(
@@ -81,7 +83,7 @@ def test_it_fills_the_limit_with_what_runs_already_and_the_service_takes_it_over
         error = error_of(refused.rest())
         assert (error["code"], error["weir"]["limit"]) == ("streams_exhausted", LIMIT)
         assert engine.stats()["active"] == LIMIT
-    wait_for(lambda: node.in_use()[0] == LIMIT, 3)
+    wait_for(lambda: node.in_use()[0] == LIMIT)
     assert {lease["scene"] for lease in node.leases()} == {"QA"}
     assert statuses(begin(node, 3)) == {429: 3}
     leave(before + meanwhile)
@@ -95,7 +97,7 @@ def test_a_killed_service_finds_what_was_admitted_without_it(node: Node, engine:
         os.kill(pid, signal.SIGKILL)
     meanwhile = begin(node, 15)
     assert statuses(meanwhile) == {200: LIMIT, 429: 5}
-    wait_for(lambda: in_use(node) == LIMIT, 6)
+    wait_for(lambda: in_use(node) == LIMIT, 20)
     for _ in range(20):
         more = begin(node, 3)
         assert statuses(more) == {429: 3}
@@ -129,17 +131,18 @@ def test_what_ends_meanwhile_makes_room_for_others(node: Node, engine: Engine) -
             leave(tried)
             return statuses(tried) == {200: 1}
 
-        wait_for(room, 2)
+        wait_for(room, 4)
     node.settled()
 
 
 def test_a_share_and_a_limit_that_was_lowered_live_are_kept_to(
     engine: Engine, start_node: Callable[..., Node]
 ) -> None:
-    node = start_node([engine.url], pool={**POOL, "local_share": 0.5}, limits=LIMITS)
+    pool = {**POOL, "local_share": 0.5}
+    node = start_node([engine.url], pool=pool, limits=LIMITS, admission=IMPATIENT)
     url = f"{node.admin}/v1/pools/default/backends/gpu-0"
     assert requests.patch(url, json={"max_streams": 6}, timeout=5).status_code == 200
-    time.sleep(1.5)  # each worker is told with its next sync, a second apart at most
+    time.sleep(3)  # each worker is told with its next sync, a second apart at most
     with paused(node):
         meanwhile = begin(node, 8)
         assert statuses(meanwhile) == {200: 3, 429: 5}
@@ -170,7 +173,8 @@ def test_a_refusal_has_the_reason_that_the_service_would_give(node: Node) -> Non
 
 
 def test_tokens_are_counted_as_well(engine: Engine, start_node: Callable[..., Node]) -> None:
-    node = start_node([engine.url], pool=POOL, limits={"max_streams": 25, "max_tokens": 5_600})
+    limits = {"max_streams": 25, "max_tokens": 5_600}
+    node = start_node([engine.url], pool=POOL, limits=limits, admission=IMPATIENT)
     with paused(node):
         meanwhile = begin(node, 8)
         assert statuses(meanwhile) == {200: 5, 429: 3}
@@ -185,11 +189,12 @@ def test_what_a_killed_worker_held_is_not_counted_for_ever(node: Node, engine: E
     before = begin(node, 6)
     assert statuses(before) == {200: 6}
     with paused(node):
-        for pid in node.workers("nginx"):
+        killed = set(node.workers("nginx"))
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
         wait_for(lambda: engine.stats()["active"] == 0)
-        wait_for(lambda: len(node.workers("nginx")) == 2)
-        time.sleep(0.3)  # the pool's drain
+        wait_for(lambda: len(set(node.workers("nginx")) - killed) == 2)
+        time.sleep(1)  # they have begun, and the pool's drain is over
         meanwhile = begin(node, 12)
         assert statuses(meanwhile) == {200: LIMIT, 429: 2}
     leave(before + meanwhile)
@@ -214,7 +219,11 @@ def test_a_service_that_is_only_slow_at_times_never_makes_it_one_too_many(
     until = time.monotonic() + 8
     served = 0
     while time.monotonic() < until:
-        served += statuses(begin(node, 20, frames=3)).get(200, 0)
+        begun = begin(node, 20, frames=3)
+        for client, _ in begun:
+            client.rest()  # an engine that is left may see it after the drain, on a busy machine
+        leave(begun)
+        served += statuses(begun).get(200, 0)
     stop.set()
     pausing.join()
     assert served > 50 and engine.stats()["peak"] <= LIMIT
@@ -238,8 +247,9 @@ def test_a_connection_that_was_open_before_a_reload_brings_its_request_after_it(
 def test_a_killed_workers_engines_have_their_time_to_notice(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
-    engine = start_engine("--step", "90ms")
-    node = start_node([engine.url], pool=POOL, limits=LIMITS)
+    engine = start_engine("--step", "400ms")
+    pool = {**POOL, "drain": "1s"}
+    node = start_node([engine.url], pool=pool, limits=LIMITS, admission=IMPATIENT)
     node.tolerated = ("exited on signal 9",)
     stop = threading.Event()
 
@@ -254,7 +264,7 @@ def test_a_killed_workers_engines_have_their_time_to_notice(
         asking.start()
         time.sleep(0.3)
         os.kill(node.workers("nginx")[0], signal.SIGKILL)
-        time.sleep(1)
+        time.sleep(2.5)
         stop.set()
         asking.join()
         assert engine.stats()["peak"] == LIMIT

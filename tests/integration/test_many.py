@@ -102,7 +102,7 @@ def test_2000_streams_left_at_any_moment_leak_nothing(
     engine = start_engine()
     node = start_node([engine.url])
     left = {each.tag: each for each in asyncio.run(all_that_leave(node))}
-    node.settled(2)
+    node.settled()
     assert len(left) == ABORTS
     stats = engine.stats()
     assert stats["active"] == 0 and stats["crashed"] == 0
@@ -123,7 +123,7 @@ def test_2000_streams_left_at_any_moment_leak_nothing(
     for n in range(25):
         clients[n] = asyncio.run(status_of(node))
     assert clients == [200] * 25
-    node.settled(2)
+    node.settled()
 
 
 async def status_of(node: Node) -> int:

@@ -28,7 +28,7 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
         time.sleep(0.3)
     assert node.in_use()[0] == 1, "the old worker's session is heard"
     assert client.rest().endswith(b"data: [DONE]\n\n")
-    node.settled(2)
+    node.settled()
     assert node.metric("weir_leases_ended_total", verdict="completed") == 1
     wait_for(lambda: len(node.workers("nginx")) == 2, 5)
 
@@ -61,7 +61,7 @@ def test_twenty_reloads_in_a_row_cut_and_leak_no_stream(
     for client in clients:
         assert client.rest().endswith(b"data: [DONE]\n\n")
         client.fin()
-    node.settled(2)
+    node.settled()
     assert node.metric("weir_leases_ended_total", verdict="completed") == 25
     wait_for(lambda: len(node.workers("nginx")) == 2, 10)
     assert engine.stats()["peak"] == 25
@@ -82,7 +82,7 @@ def test_all_workers_killed_at_once_leave_nothing_in_use(
     assert engine.stats()["peak"] == 25
     for client in clients:
         client.fin()
-    node.settled(2)
+    node.settled()
 
 
 def test_a_fast_stop_of_nginx_leaves_nothing_in_use(
@@ -98,7 +98,7 @@ def test_a_fast_stop_of_nginx_leaves_nothing_in_use(
     for client in clients:
         client.fin()
     wait_for(node.serves, 10)
-    node.settled(2)
+    node.settled()
 
 
 def test_a_stream_three_times_as_long_as_a_silent_session_lives_keeps_its_rival_out(
@@ -119,7 +119,7 @@ def test_a_stream_three_times_as_long_as_a_silent_session_lives_keeps_its_rival_
     assert refused > 20 and client.rest().endswith(b"data: [DONE]\n\n")
     assert engine.stats()["peak"] == 1
     client.fin()
-    node.settled(2)
+    node.settled()
 
 
 def test_a_worker_without_connections_left_refuses_in_words(
@@ -145,7 +145,7 @@ def test_a_worker_without_connections_left_refuses_in_words(
     assert node.in_use()[0] == seen[200] == engine.stats()["active"]
     for client in clients:
         client.fin()
-    node.settled(2)
+    node.settled()
 
 
 def test_an_abort_of_an_old_workers_stream_is_told(
@@ -159,7 +159,7 @@ def test_an_abort_of_an_old_workers_stream_is_told(
     left = client.fin()
     ended = wait_for(lambda: engine.ended("old"))[0]
     assert ended["how"] == "aborted" and ended["at"] - left < AT_ONCE_S
-    node.settled(2)
+    node.settled()
 
 
 def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
@@ -172,11 +172,11 @@ def test_a_stream_cut_by_the_shutdown_timeout_is_given_back_once(
     reload(node)
     with pytest.raises(ConnectionError):
         client.rest()
-    node.settled(2)
+    node.settled()
     assert node.metric("weir_leases_ended_total", verdict="killed") == 1
     with Client(node.port) as next_one:
         assert next_one.request(chat_body(1))[0].status == 200
-    node.settled(2)
+    node.settled()
 
 
 def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
@@ -202,7 +202,7 @@ def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
     os.kill(node.pid("agent"), signal.SIGCONT)
     for client in clients:
         client.fin()
-    node.settled(2)
+    node.settled()
 
 
 def test_streams_that_are_stopped_with_their_node_close_at_the_engine(

@@ -150,7 +150,7 @@ def test_the_openai_client_streams(node: Node) -> None:
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert text == "患者主诉发热三天，"
-    node.settled(2)
+    node.settled()
 
 
 def test_13_records_fit_and_the_14th_is_refused_for_tokens(node: Node) -> None:

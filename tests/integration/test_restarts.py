@@ -263,7 +263,7 @@ def test_what_ends_while_the_service_is_away_is_told_when_it_is_back(
         refused, body = asked(node)
         assert (refused.status, error_of(body)["code"]) == (503, "admission_down")
         assert 1 <= int(refused.headers["retry-after"]) <= 60
-    node.settled(2)
+    node.settled()
     assert node.metric("weir_leases_ended_total", verdict="completed") == 10
     assert node.metric("weir_leases_ended_total", verdict="client_abort") == 5
 

@@ -115,7 +115,7 @@ def test_a_client_that_reads_nothing_is_cut_and_its_room_given_back(
     began = time.monotonic()
     wait_for(lambda: engine.ended("stall"), 5)
     assert 1.5 < time.monotonic() - began < 4
-    node.settled(2)
+    node.settled()
     assert verdict(node) == "timeout"
     assert node.metric("weir_leases_ended_total", verdict="timeout") == 1
     client.close() if http == 2 else client.fin()
@@ -131,7 +131,7 @@ def test_a_client_that_leaves_a_stalled_stream_has_left(
     time.sleep(1)
     client.rst()
     wait_for(lambda: engine.ended("left"), 2)
-    node.settled(2)
+    node.settled()
     assert verdict(node) == "client_abort"
 
 
@@ -179,7 +179,7 @@ def test_a_slow_client_that_reads_is_left_alone(
         time.sleep(0.2)
     assert client.rest().endswith(b"data: [DONE]\n\n")
     client.fin()
-    node.settled(2)
+    node.settled()
     assert verdict(node) == "completed"
 
 

@@ -21,8 +21,6 @@ from tests.harness.scripted import DONE, HEAD, LAST, Scripted, chunk
 
 QA = {"X-Medical-Scene": "QA"}
 BEATING = "/beating"
-PATIENT = {"budget": "5s"}
-"""A busy machine is not what is tested here."""
 ROUTES = [
     {"path": CHAT, "pool": "default"},
     {"path": BEATING, "pool": "default", "heartbeat": "5s"},
@@ -50,7 +48,7 @@ def traced(
     """A node that traces, with room for two streams."""
     node = Node(
         tmp_path_factory.mktemp("traced"), [engine.url], limits={"max_streams": 2}, routes=ROUTES,
-        tracing={"endpoint": collector.url}, admission=PATIENT,
+        tracing={"endpoint": collector.url}
     )  # fmt: skip
     yield node
     node.settled()
@@ -65,7 +63,7 @@ def listening(
     engine = Scripted(HEAD, chunk(DONE), LAST)
     tracing = {"tracing": {"endpoint": "http://127.0.0.1:9"}} if request.param else {}
     folder = tmp_path_factory.mktemp("listening")
-    node = Node(folder, [engine.url], routes=ROUTES, admission=PATIENT, **tracing)
+    node = Node(folder, [engine.url], routes=ROUTES, **tracing)
     yield node, engine
     node.settled()
     node.stop()
@@ -177,7 +175,7 @@ def test_a_collector_that_is_away_costs_neither_streams_nor_memory_nor_log(
     engine: Engine, tmp_path: Path
 ) -> None:
     collector = Collector()  # not started
-    node = Node(tmp_path, [engine.url], tracing={"endpoint": collector.url}, admission=PATIENT)
+    node = Node(tmp_path, [engine.url], tracing={"endpoint": collector.url})
     [worker] = node.workers("admission")
     gateway = ServiceClient(f"unix:{node.state}/run/admission.sock", timeout_s=10)
 

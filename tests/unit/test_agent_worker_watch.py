@@ -47,7 +47,7 @@ def watch(tmp_path: Path, service: RecordingService) -> WorkerWatch:
 
 def worker(pid: int, started: float | None = None) -> Worker:
     started = time.time() if started is None else started
-    return Worker(f"vm/{pid}/{round(started * 1000)}", pid, started, 1)
+    return Worker(f"vm/{pid}/{round(started * 1000)}", pid, started)
 
 
 def dead_pid() -> int:
