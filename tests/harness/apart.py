@@ -48,6 +48,6 @@ class ServiceForNodes(Service):
     def kill(self) -> None:
         """The arbiter and its worker, at once."""
         arbiter = psutil.Process(self.process.pid)
-        for process in [*arbiter.children(recursive=True), arbiter]:
+        for process in [arbiter, *arbiter.children(recursive=True)]:  # or it begins another
             process.kill()
         self.process.wait(10)

@@ -79,7 +79,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     daemon.close()
 
 
-def ends(process: "subprocess.Popen[bytes]", within_s: float = 5.0) -> int:
+def ends(process: "subprocess.Popen[bytes]", within_s: float = 15.0) -> int:
     return process.wait(within_s)
 
 
@@ -185,7 +185,7 @@ def test_a_service_that_hangs_stops_neither_its_start_nor_its_end(daemon: Daemon
         silent.listen(8)
         began = time.monotonic()
         process = daemon.start()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 10
         process.send_signal(signal.SIGTERM)
         assert ends(process) == 0
     assert "timed out" in daemon.said.read_text()

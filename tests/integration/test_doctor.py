@@ -54,7 +54,7 @@ def state_of(node: Node) -> dict[str, tuple[int, float]]:
         str(path): (path.stat().st_ino, path.stat().st_mtime)
         for folder in ("nginx", "run", "agent")
         for path in (node.state / folder).rglob("*")
-        if path.name not in ("checkpoint.json",)
+        if path.name not in ("checkpoint.json", "checkpoint.new")
     }
 
 

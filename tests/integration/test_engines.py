@@ -83,20 +83,19 @@ def verdict_of(node: Node) -> str:
 
 
 def test_an_unreachable_engine_is_told_and_passed_over(start_node: Callable[..., Node]) -> None:
-    node = start_node([f"http://127.0.0.1:{free_port()}"], pool={"pass_over": "1s"})
+    node = start_node([f"http://127.0.0.1:{free_port()}"], pool={"pass_over": "3s"})
     with Client(node.port) as client:
         response, body = client.request(chat_body(1), headers=JSON)
     assert (response.status, error_of(body)["code"]) == (503, "no_backend")
     assert response.headers["x-weir-reason"] == "no_backend"
     assert 1 <= int(response.headers["retry-after"]) <= 60
-    assert node.metric("weir_leases_ended_total", verdict="upstream_error") == 1
+    wait_for(lambda: node.metric("weir_leases_ended_total", verdict="upstream_error") == 1)
     # Passed over: the next is refused without a try, and without a lease.
     with Client(node.port) as client:
         assert client.request(chat_body(1), headers=JSON)[0].status == 503
     assert node.metric("weir_leases_granted_total") == 1
     assert node.pool()["backends"][0]["unreachable"] is True
-    time.sleep(1.1)
-    assert "unreachable" not in node.pool()["backends"][0]
+    wait_for(lambda: "unreachable" not in node.pool()["backends"][0])
     with Client(node.port) as client:
         assert client.request(chat_body(1), headers=JSON)[0].status == 503
     assert node.metric("weir_leases_granted_total") == 2
@@ -225,7 +224,7 @@ def test_an_engine_cannot_steer_nginx(puppet: Stub, staged: Node) -> None:
         began = time.monotonic()
         _, body = client.request(chat_body(1), headers={"Accept-Encoding": "gzip"})
     assert body.decode() == TEXT + DONE
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10  # 80 s at that rate
 
 
 def test_headers_that_detach_a_stream_and_headers_of_ours_do_not_reach_the_engine(

@@ -108,7 +108,7 @@ def test_every_life_is_told_once_and_in_order(node: Node, read: Callable[..., Ev
     reader = read()
     granted = node.metric("weir_leases_granted_total")
     completed = [ask(node) for _ in range(10)]
-    aborted = [ask(node, 100, leave=True) for _ in range(5)]
+    aborted = [ask(node, 2_000, leave=True) for _ in range(5)]
     failed = [ask(node, error_after=1)]
     killed_client = Client(node.port)
     killed = killed_client.post(chat_body(500, gap_ms=20), headers=QA).head()
@@ -217,9 +217,9 @@ def test_a_reader_that_does_not_read_is_dropped_and_hurts_nobody(
         wait_for(lambda: len(load.granted) > 15_000, 60)  # 6 MB: the kernel's buffers are full
         time.sleep(SLOW_S + 2 * ROUND_S)
         grown = psutil.Process(worker).memory_info().rss - before
-    assert load.slowest_s < 2
+    assert load.slowest_s < SLOW_S, "nobody waits for it"
     assert grown < 30 << 20
-    wait_for(lambda: all_are_told(quick, load.granted), 10)
+    wait_for(lambda: all_are_told(quick, load.granted), 30)
     assert not quick.of("dropped") and not quick.of("gap")
     rest, slow_until = b"", time.monotonic() + 20
     while time.monotonic() < slow_until and (data := slow.recv(1 << 16)):
@@ -321,7 +321,7 @@ def test_over_a_restart_ids_grow_the_gap_is_told_and_each_life_is_told_once(
             os.kill(pid, how)
     else:
         os.kill(node.pid("admission"), how)
-    assert first.ended.wait(5), "its stream ends with the service"
+    assert first.ended.wait(15), "its stream ends with the service"
     assert first.last_id
     second = reconnected(node, first.last_id)
     after = [ask(node) for _ in range(3)]
@@ -370,13 +370,13 @@ def test_a_stream_that_is_stuck_shows_how_far_it_came_and_how_long_it_has_been_s
         return told if told and told["idle_s"] > idle_s else None
 
     assert node.leases()[0]["progress"] is None
-    first = wait_for(lambda: progress(node, 4), 12)
+    first = wait_for(lambda: progress(node, 4), 20)
     assert (first["events"], first["phase"]) == (2, "stream")
     assert first["bytes"] == len(b'data: {"n":1}\n\n') * 2
     assert 0 <= first["reported_s"] < 3
-    silent = wait_for(lambda: progress(node_of_mute, 4), 12)
+    silent = wait_for(lambda: progress(node_of_mute, 4), 20)
     assert (silent["bytes"], silent["events"], silent["phase"]) == (0, 0, "prefill")
-    later = wait_for(lambda: progress(node, first["idle_s"] + 4), 12)
+    later = wait_for(lambda: progress(node, first["idle_s"] + 4), 20)
     assert later["bytes"] == first["bytes"]
     [lease] = node.leases()
     assert node.get(f"/v1/leases/{lease['id']}")["progress"]["events"] == 2

@@ -63,7 +63,7 @@ def test_an_application_that_waits_is_told_that_its_client_has_left(
     client.head()
     closed = front.said.count("closed /stream/waits")
     getattr(client, leave)()
-    wait_for(lambda: front.said.count("closed /stream/waits") > closed, 2)
+    wait_for(lambda: front.said.count("closed /stream/waits") > closed)
 
 
 def test_a_stream_that_fails_midway_does_not_look_whole(front: Front) -> None:
@@ -72,7 +72,7 @@ def test_a_stream_that_fails_midway_does_not_look_whole(front: Front) -> None:
         with pytest.raises(ConnectionError):
             client.rest()
     wait_for(lambda: "closed /stream/fails" in front.said)
-    assert any("request_failed" in line and "LookupError" in line for line in front.said)
+    wait_for(lambda: [x for x in front.said if "request_failed" in x and "LookupError" in x])
     assert not any("a-prompt" in line for line in front.said)
 
 
@@ -159,10 +159,9 @@ def test_a_head_that_drips_is_given_up_as_well(impatient: Front) -> None:
 
 def test_a_client_that_does_not_read_its_answer_is_given_up(impatient: Front) -> None:
     client = Client(impatient.port, receive_buffer=4_096)
-    client.post(path="/stream/big?1000", method="GET")
-    wait_for(lambda: "begun /stream/big" in impatient.said)
     began = time.monotonic()
-    wait_for(lambda: "closed /stream/big" in impatient.said, 5)
+    client.post(path="/stream/big?1000", method="GET")
+    wait_for(lambda: "closed /stream/big" in impatient.said)
     assert time.monotonic() - began > 1, "by the deadline of a send, and no other"
     client.fin()
 
@@ -206,7 +205,7 @@ def test_one_who_asks_without_end_keeps_nobody_else_waiting(front: Front) -> Non
                     pass
 
         threads = [threading.Thread(target=each) for each in (write, read)]
-        limit = threading.Timer(3, ends.set)
+        limit = threading.Timer(9, ends.set)
         for each in (*threads, limit):
             each.start()
         time.sleep(0.2)
@@ -241,7 +240,7 @@ def test_the_bodies_of_all_together_are_bounded(front: Front) -> None:
         client.post(b"x" * (60 << 10), "/echo", length=(60 << 10) + 1)
     refused = 0
     for client in clients:
-        client.socket.settimeout(0.5)
+        client.socket.settimeout(1.5)
         try:
             refused += client.head().status == 503
         except TimeoutError:

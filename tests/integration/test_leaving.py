@@ -16,7 +16,7 @@ import pytest
 from tests.harness.apart import Authority
 from tests.harness.client import Client, chat_body
 from tests.harness.h2client import H2Client
-from tests.harness.node import AT_ONCE_S, Engine, Node, free_port, wait_for
+from tests.harness.node import AT_ONCE_S, IMPATIENT, Engine, Node, free_port, wait_for
 
 
 def leave(client: Client | H2Client, how: str) -> float:
@@ -97,10 +97,9 @@ def test_leaving_while_asking_reaches_no_silent_engine(
         time.sleep(0.05)
         leave(client, how)
         time.sleep(0.05)
-    node.settled()
-    assert time.time() - began < 2
-    time.sleep(0.1)
-    assert engine.stats()["active"] == 0
+    node.settled(6)
+    wait_for(lambda: engine.stats()["active"] == 0, 2)
+    assert time.time() - began < 7
 
 
 def test_leaving_after_the_last_byte(node: Node) -> None:
@@ -115,24 +114,27 @@ def test_a_cancelled_stream_stays_counted_for_the_drain(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
     engine = start_engine()
-    node = start_node([engine.url], pool={"drain": "600ms"}, limits={"max_streams": 1})
+    node = start_node([engine.url], pool={"drain": "3s"}, limits={"max_streams": 1})
     client = Client(node.port)
     client.post(chat_body(100)).head()
     left = client.fin()
     lease = wait_for(lambda: [e for e in node.leases() if e["state"] == "draining"])[0]
-    assert (lease["verdict"], lease["witness"]) == ("client_abort", "lua")
+    assert lease["verdict"] == "client_abort" and lease["witness"] in ("lua", "log")
     backend = node.pool()["backends"][0]
     assert (backend["streams"], backend["draining"]) == (1, 1)
     with Client(node.port) as rival:
         assert rival.post(chat_body(1)).head().status == 429
     wait_for(lambda: node.in_use() == (0, 0))
-    assert 0.55 < time.time() - left < 1.5
+    assert 2.9 < time.time() - left < 8
     with Client(node.port) as next_one:
         assert next_one.post(chat_body(1)).head().status == 200
 
 
-def test_an_acquire_that_comes_after_its_release_takes_nothing(node: Node) -> None:
+def test_an_acquire_that_comes_after_its_release_takes_nothing(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
     """Casebook 2: the service commits long after the client has gone and nginx given up."""
+    node = start_node([start_engine().url], admission=IMPATIENT)
     with stopped_service(node):
         client = Client(node.port).post(chat_body(5))
         time.sleep(0.1)
@@ -168,8 +170,8 @@ def test_an_engines_refusal_frees_the_slot_while_the_upload_still_hangs(node: No
     client.post(b'{"sim": 1}' + b" " * 990, length=100_000)
     wait_for(lambda: node.in_use()[0] == 1)
     left = client.fin()
-    node.settled()
-    assert time.time() - left < 1
+    node.settled(4)
+    assert time.time() - left < 4
 
 
 def test_a_half_close_is_an_abort(node: Node, engine: Engine) -> None:

@@ -20,17 +20,17 @@ def test_a_reload_cuts_no_stream_and_its_old_worker_gives_the_quota_back(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
     engine = start_engine()
-    node = start_node([engine.url], pool={"session_ttl": "1s"})
+    node = start_node([engine.url], pool={"session_ttl": "3s"})
     client = Client(node.port)
-    client.post(chat_body(120, gap_ms=50)).head()
+    client.post(chat_body(200, gap_ms=50)).head()
     for _ in range(3):
         reload(node)
-        time.sleep(0.3)
+        time.sleep(1.2)
     assert node.in_use()[0] == 1, "the old worker's session is heard"
     assert client.rest().endswith(b"data: [DONE]\n\n")
     node.settled()
     assert node.metric("weir_leases_ended_total", verdict="completed") == 1
-    wait_for(lambda: len(node.workers("nginx")) == 2, 5)
+    wait_for(lambda: len(node.workers("nginx")) == 2)
 
 
 QA = {"X-Medical-Scene": "QA"}
@@ -51,7 +51,7 @@ def test_twenty_reloads_in_a_row_cut_and_leak_no_stream(
 ) -> None:
     engine = start_engine()
     node = start_node([engine.url], pool={"session_ttl": "2s"})
-    clients = streams(node, 25, frames=500)
+    clients = streams(node, 25, frames=700)
     for n in range(20):
         reload(node)
         time.sleep(0.5)
@@ -76,9 +76,10 @@ def test_all_workers_killed_at_once_leave_nothing_in_use(
     clients = streams(node, 20, frames=2_000)
     for pid, number in zip(node.workers("nginx"), (signal.SIGKILL, signal.SIGSEGV), strict=True):
         os.kill(pid, number)
-    wait_for(lambda: node.in_use()[0] == 0, 2)
+    wait_for(lambda: node.in_use()[0] == 0)
     assert node.metric("weir_leases_ended_total", verdict="lost", witness="session") == 20
-    clients += streams(node, 25, frames=20)
+    wait_for(lambda: engine.stats()["active"] == 0)
+    clients += streams(node, 25, frames=2_000)
     assert engine.stats()["peak"] == 25
     for client in clients:
         client.fin()
@@ -94,10 +95,10 @@ def test_a_fast_stop_of_nginx_leaves_nothing_in_use(
     node.tolerated = ("left in connection", "aborting")
     clients = streams(node, 10, frames=2_000)
     os.kill(node.pid("nginx"), signal.SIGTERM)
-    wait_for(lambda: node.in_use()[0] == 0, 5)
+    wait_for(lambda: node.in_use()[0] == 0, 15)
     for client in clients:
         client.fin()
-    wait_for(node.serves, 10)
+    wait_for(node.serves, 20)
     node.settled()
 
 
@@ -116,7 +117,7 @@ def test_a_stream_three_times_as_long_as_a_silent_session_lives_keeps_its_rival_
             assert status == 429
             refused += 1
         time.sleep(0.3)
-    assert refused > 20 and client.rest().endswith(b"data: [DONE]\n\n")
+    assert refused > 9 and client.rest().endswith(b"data: [DONE]\n\n")
     assert engine.stats()["peak"] == 1
     client.fin()
     node.settled()
@@ -142,7 +143,7 @@ def test_a_worker_without_connections_left_refuses_in_words(
         except OSError:
             seen[0] += 1
     assert seen[200] > 15 and not set(seen) - {0, 200, 429, 503}, seen
-    assert node.in_use()[0] == seen[200] == engine.stats()["active"]
+    wait_for(lambda: node.in_use()[0] == seen[200] == engine.stats()["active"])
     for client in clients:
         client.fin()
     node.settled()
@@ -184,10 +185,10 @@ def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
 ) -> None:
     """The third witness alone: the agent is stopped."""
     engine = start_engine()
-    node = start_node([engine.url], pool={"session_ttl": "1s"})
+    node = start_node([engine.url], pool={"session_ttl": "3s"})
     node.tolerated = ("exited on signal 9",)
     os.kill(node.pid("agent"), signal.SIGSTOP)
-    clients = [Client(node.port).post(chat_body(2_000, gap_ms=50)) for _ in range(12)]
+    clients = [Client(node.port).post(chat_body(2_000, gap_ms=50), headers=QA) for _ in range(24)]
     for client in clients:
         assert client.head().status == 200
     owners = {lease["session"].split("/")[1] for lease in node.leases()}
@@ -195,9 +196,9 @@ def test_a_killed_workers_leases_end_with_its_session_and_nobody_elses(
     victim = int(owners.pop())
     mine = sum(lease["session"].split("/")[1] == str(victim) for lease in node.leases())
     os.kill(victim, signal.SIGKILL)
-    wait_for(lambda: node.in_use()[0] == 12 - mine, 3)
-    time.sleep(1.2)
-    assert node.in_use()[0] == 12 - mine
+    wait_for(lambda: node.in_use()[0] == 24 - mine)
+    time.sleep(3.5)
+    assert node.in_use()[0] == 24 - mine
     assert node.metric("weir_leases_ended_total", verdict="lost", witness="session") == mine
     os.kill(node.pid("agent"), signal.SIGCONT)
     for client in clients:
@@ -214,6 +215,6 @@ def test_streams_that_are_stopped_with_their_node_close_at_the_engine(
     client.post(chat_body(2_000, gap_ms=50, tag="stop")).head()
     # `[alert] … open socket left in connection`: how nginx says that it was told not to wait.
     node.tolerated = ("left in connection", "aborting")
-    node.stop()
+    node.stop(patience_s=3)
     assert engine.ended("stop")[0]["how"] == "aborted"
     client.fin()

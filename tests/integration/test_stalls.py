@@ -110,11 +110,10 @@ def test_a_client_that_reads_nothing_is_cut_and_its_room_given_back(
 ) -> None:
     engine = start_engine("--kv-tokens", "1000000")
     node = start_node([engine.url], pool={"stall": "2s"})
-    client = stalled(node, http, "stall")
-    wait_for(lambda: engine.stats()["bytes_sent"] > 50_000)
     began = time.monotonic()
-    wait_for(lambda: engine.ended("stall"), 5)
-    assert 1.5 < time.monotonic() - began < 4
+    client = stalled(node, http, "stall")
+    wait_for(lambda: engine.ended("stall"), 20)
+    assert 1.9 < time.monotonic() - began < 15  # 30 s, were it not set
     node.settled()
     assert verdict(node) == "timeout"
     assert node.metric("weir_leases_ended_total", verdict="timeout") == 1
@@ -130,7 +129,7 @@ def test_a_client_that_leaves_a_stalled_stream_has_left(
     wait_for(lambda: engine.stats()["bytes_sent"] > 50_000)
     time.sleep(1)
     client.rst()
-    wait_for(lambda: engine.ended("left"), 2)
+    wait_for(lambda: engine.ended("left"))
     node.settled()
     assert verdict(node) == "client_abort"
 
@@ -170,10 +169,10 @@ def test_a_slow_client_that_reads_is_left_alone(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
     engine = start_engine("--kv-tokens", "1000000")
-    node = start_node([engine.url], pool={"stall": "1s"})
+    node = start_node([engine.url], pool={"stall": "3s"})
     client = Client(node.port, receive_buffer=4_096)
     client.post(chat_body(150, gap_ms=0, payload="x" * 2_000, tag="slow"), headers=QA).head()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 7
     while time.monotonic() < until:
         client.events(3)
         time.sleep(0.2)
@@ -193,7 +192,7 @@ def test_clients_that_leave_are_counted_by_how_far_they_had_come(
         return node.metric("weir_client_aborts_total", phase=phase)
 
     client = Client(node.port).post(chat_body(5, first_ms=60_000, late=True))
-    wait_for(lambda: node.in_use()[0] == 1)
+    wait_for(lambda: engine.stats()["active"] == 1)
     client.fin()
     wait_for(lambda: left("prefill") == 1)
     client = Client(node.port).post(chat_body(5, first_ms=60_000))
@@ -213,25 +212,25 @@ def test_twenty_stalled_clients_cost_no_memory_that_grows_and_block_the_engine(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node], count: int
 ) -> None:
     engine = start_engine("--kv-tokens", "10000000")
-    node = start_node([engine.url], pool={"stall": "5s"}, limits={"max_tokens": 10_000_000})
+    node = start_node([engine.url], pool={"stall": "10s"}, limits={"max_tokens": 10_000_000})
     clients = [stalled(node, 1, f"s{n}") for n in range(count)]
     wait_for(lambda: node.in_use()[0] == count)
-
-    def is_blocked() -> bool:
-        sent = engine.stats()["bytes_sent"]
-        time.sleep(0.3)
-        return engine.stats()["bytes_sent"] - sent < 2_000
-
-    wait_for(is_blocked)
 
     def memory() -> int:
         return sum(psutil.Process(p).memory_full_info().uss for p in node.workers("nginx"))
 
-    before, sent = memory(), engine.stats()["bytes_sent"]
-    time.sleep(1)
-    assert memory() - before < 1 << 20
-    assert engine.stats()["bytes_sent"] - sent < 2_000, "the engine is blocked"
-    node.settled(10)
+    def all_stands_still() -> bool:
+        """The engine is blocked, and nothing grows."""
+        before, sent = memory(), engine.stats()["bytes_sent"]
+        time.sleep(1)
+        return (
+            memory() - before < 1 << 20
+            and engine.stats()["bytes_sent"] - sent < 2_000
+            and node.in_use()[0] == count
+        )
+
+    wait_for(all_stands_still, 8)  # before they are cut
+    node.settled(20)
     assert node.metric("weir_leases_ended_total", verdict="timeout") == count
     for client in clients:
         client.fin()

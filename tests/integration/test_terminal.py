@@ -1,6 +1,6 @@
 """The commands that talk to a running service, against a real node."""
 
-import contextlib
+import codecs
 import json
 import os
 import pty
@@ -518,6 +518,16 @@ class Terminal:
             os.execv(sys.executable, [*WEIR, *arguments])
         self.pid = pid
         self.seen = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+
+    def _read(self) -> bool:
+        """More of what it says; False at its end."""
+        try:
+            data = os.read(self.file, 65_536)
+        except OSError:
+            return False
+        self.seen += self._decoder.decode(data)
+        return bool(data)
 
     def until(self, text: str, timeout_s: float = 15.0) -> None:
         deadline = time.monotonic() + timeout_s
@@ -525,7 +535,7 @@ class Terminal:
             left = deadline - time.monotonic()
             assert left > 0, f"{text!r} not in {self.seen[-3_000:]!r}"
             if select.select([self.file], [], [], left)[0]:
-                self.seen += os.read(self.file, 65_536).decode()
+                self._read()
 
     def press(self, key: str) -> None:
         self.seen = ""
@@ -535,10 +545,11 @@ class Terminal:
         deadline = time.monotonic() + timeout_s
         while True:
             if select.select([self.file], [], [], 0.02)[0]:
-                with contextlib.suppress(OSError):
-                    self.seen += os.read(self.file, 65_536).decode()
+                self._read()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                while select.select([self.file], [], [], 0)[0] and self._read():
+                    pass
                 local = termios.tcgetattr(self.file)[3]
                 assert local & termios.ICANON and local & termios.ECHO, "as it was found"
                 os.close(self.file)
@@ -636,12 +647,17 @@ def test_events_are_followed_over_a_restart_of_the_service(
             [*WEIR, "events", "--json", "--admin", node.admin], stdout=out_file, stderr=err_file
         )
 
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in out.read_text().split("\n")[:-1]]
+
     def told(kind: str) -> list[dict[str, Any]]:
-        lines = out.read_text().splitlines()
-        return [each for each in map(json.loads, lines) if each["event"] == kind]
+        return [each for each in lines() if each["event"] == kind]
+
+    def streamed_until_granted(count: int) -> None:
+        wait_for(lambda: len(told("granted")) > count or (_stream_once(node) and False), 30)
 
     try:
-        wait_for(lambda: b"granted" in out.read_bytes() or not _stream_once(node), 20)
+        streamed_until_granted(0)
         [first, *_] = told("granted")
         assert {"id", "pool", "backend", "scene", "tokens", "at"} <= first["data"].keys()
         wait_for(lambda: told("ended"))
@@ -650,8 +666,8 @@ def test_events_are_followed_over_a_restart_of_the_service(
         wait_for(lambda: "trying again" in err.read_text(), 20)
         wait_for(lambda: node.serves() and _answers(node), 30)
         before = len(told("granted"))
-        wait_for(lambda: len(told("granted")) > before or not _stream_once(node), 30)
-        ids = [each["id"] for each in map(json.loads, out.read_text().splitlines()) if each["id"]]
+        streamed_until_granted(before)
+        ids = [each["id"] for each in lines() if each["id"]]
         assert ids == sorted(set(ids))
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
@@ -696,6 +712,8 @@ def test_an_unknown_kind_of_event_is_named(weir: Weir) -> None:
 def test_history_is_a_row_a_minute(weir: Weir, node: Node) -> None:
     assert _stream_once(node)
     told = as_json(weir("history", "--json"))
-    assert told["step_s"] == 60 and told["points"][-1]["granted"] >= 1
+    assert told["step_s"] == 60 and sum(point["granted"] for point in told["points"]) >= 1
     code, out, _ = weir("history")
-    assert code == 0 and len(out.splitlines()) == len(told["points"]) + 1
+    after = as_json(weir("history", "--json"))  # a minute may have turned
+    assert code == 0
+    assert len(told["points"]) <= len(out.splitlines()) - 1 <= len(after["points"])
