@@ -17,6 +17,7 @@ WATCH = """
     window.asked.push({at: Date.now(), headers: options.headers, body});
     return plain(url, {...options, body: JSON.stringify(body)});
   };
+  window.states = [];
   window.shown = [];
   window.came = [];
   const decode = TextDecoder.prototype.decode;
@@ -26,12 +27,16 @@ WATCH = """
     return text;
   };
   const look = () => {
+    const answer = [...document.querySelectorAll(".answer")].at(-1);
+    const state = `${answer?.dataset.state} ${answer?.querySelector(".label")?.textContent}`;
+    if (window.states.at(-1) !== state) window.states.push(state);
     const body = [...document.querySelectorAll(".answer .body")].at(-1);
     const text = body?.firstChild?.data ?? "";
     if (window.shown.at(-1)?.text !== text) window.shown.push({at: performance.now(), text});
   };
   new MutationObserver(look).observe(document, {
     subtree: true, childList: true, characterData: true,
+    attributes: true, attributeFilter: ["data-state"],
   });
   window.clicked = {};
   document.addEventListener("click", (event) => {
@@ -81,6 +86,10 @@ class ChatPage:
     @property
     def status(self) -> str:
         return str(self.answer.locator(".label").inner_text())
+
+    def states(self) -> list[str]:
+        """Every state and label that was ever shown: ``thinking 引擎仍在工作``."""
+        return list(self.page.evaluate("window.states"))
 
     def shown(self) -> list[dict[str, Any]]:
         """Every text that was ever shown, with its time in ms."""

@@ -15,7 +15,7 @@ import requests
 
 from control.client import ServiceClient
 from tests.browser.crowd import Crowd
-from tests.browser.dashboard_page import Dashboard
+from tests.browser.dashboard_page import LIVE, Dashboard
 from tests.harness.client import CHAT, Client, chat_body
 from tests.harness.node import Engine, Node, free_port, wait_for
 
@@ -184,7 +184,7 @@ def test_pools_nodes_and_streams_are_shown_as_they_come_and_go(node: Node, open_
         assert {row[1] for row in ui.rows()} == {"solo/gpu-2"}
         # What has come so far is told by the gateway, for the first time after five seconds.
         wait_for(lambda: all("B" in row[5] for row in ui.rows()), timeout_s=20)
-        assert all(row[6] == "flowing" for row in ui.rows())
+        wait_for(lambda: all(row[6] == "flowing" for row in ui.rows()))
         totals = ui.page.locator("#totals").inner_text().split("\n")
         assert totals[totals.index("Streams") + 1].startswith("3")
     wait_for(lambda: ui.count() == "0 live")
@@ -343,6 +343,12 @@ def test_backend_is_drained_emptied_and_activated(
                 break_off(node)
 
 
+def is_served(node: Node) -> bool:
+    """Whether a whole stream passes."""
+    with Client(node.port) as client:
+        return client.request(chat_body(1), headers={"X-Medical-Scene": "QA"})[0].status == 200
+
+
 def break_off(node: Node) -> None:
     """End all streams at once."""
     for lease in node.leases():
@@ -417,7 +423,9 @@ def test_token_that_is_withdrawn_is_asked_for_with_nothing_in_the_way(
     try:
         file.write_text("another-token-0123456789")
         os.kill(guarded.pid("admission"), signal.SIGHUP)
-        ui.page.locator("#token-form").get_by_text("does not know this token").wait_for()
+        ui.page.locator("#token-form").get_by_text("does not know this token").wait_for(
+            timeout=30_000
+        )
         assert not ui.dialog.count() and not ui.page.locator("main").is_visible()
         ui.give("another-token-0123456789").live()
     finally:
@@ -425,7 +433,7 @@ def test_token_that_is_withdrawn_is_asked_for_with_nothing_in_the_way(
         os.kill(guarded.pid("admission"), signal.SIGHUP)
         bearer = {"Authorization": f"Bearer {TOKENS['read']}"}
         whoami = f"{guarded.admin}/v1/whoami"
-        wait_for(lambda: requests.get(whoami, headers=bearer, timeout=10).ok, 10)
+        wait_for(lambda: requests.get(whoami, headers=bearer, timeout=10).ok, 30)
 
 
 def test_who_may_only_look_is_offered_nothing_else(guarded: Node, open_ui: Open) -> None:
@@ -538,7 +546,7 @@ def test_stream_is_cut_by_keyboard_alone(node: Node, open_ui: Open) -> None:
         press("Enter")
         ui.wait_for_notice(f"{lease[:8]} has ended after")
         wait_for(lambda: ui.count() == "2 live")
-        assert not ui.page.locator("[aria-selected=true]").count(), "no other takes its place"
+        wait_for(lambda: not ui.page.locator("[aria-selected=true]").count())  # no other takes it
         press("Delete")
         assert not ui.dialog.count()
     press("?")
@@ -666,8 +674,10 @@ def test_page_is_live_again_after_the_service_was_killed(node: Node, open_ui: Op
         ui.page.locator("html[data-link=reconnecting]").wait_for(state="attached")
         assert "What is shown is as of" in ui.page.locator("#link-text").inner_text()
         assert ui.count() == "3 live"
-        ui.live()
+        ui.page.locator(LIVE).wait_for(state="attached", timeout=40_000)
         assert ui.count() == "3 live"
+        wait_for(lambda: is_served(node), 30)
+        wait_for(lambda: ui.count() == "3 live")
         with streams(node, 1):
             wait_for(lambda: ui.count() == "4 live")
             break_off(node)
@@ -677,10 +687,10 @@ def test_silent_node_is_what_is_seen_first(node: Node, open_ui: Open) -> None:
     report = {"agent": {"pid": 1, "started": 1}, "memory": {
         "source": "cgroup2", "limit_bytes": 1 << 30, "used_bytes": 970 << 20, "state": "full",
         "leak_suspected": True}}  # fmt: skip
-    client = ServiceClient(f"unix:{node.state}/run/admission.sock")
+    ui = open_ui(node).live()
+    client = ServiceClient(f"unix:{node.state}/run/admission.sock", timeout_s=10)
     client.report_node("ward-x", report)
     client.close()
-    ui = open_ui(node).live()
     ui.wait_for_attention("Node ward-x is out of memory (95%): it admits nothing new.")
     ui.wait_for_attention("Node ward-x: memory grows while streams do not.")
     ui.wait_for_attention("Node ward-x is silent")  # five seconds later

@@ -45,8 +45,10 @@ def make_bed(folder: Path, local: bool) -> Iterator[Bed]:
             pool={
                 "session_ttl": f"{SESSION_TTL_S:g}s",
                 "when_down": "local" if local else "refuse",
+                "drain": "1s",  # an engine that shares its CPU with all else notices late
             },
             limits={"max_streams": MAX_STREAMS, "max_tokens": MAX_TOKENS},
+            admission={"budget": "1s"},
             nginx={"workers": NGINX_WORKERS},
             scenes={"default": "long", "expected_output": plan.SCENES},
         )

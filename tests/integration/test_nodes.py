@@ -34,7 +34,7 @@ def report(state: str = "ok", **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def client(node: Node) -> Iterator[ServiceClient]:
-    yield ServiceClient(f"unix:{node.state}/run/admission.sock")
+    yield ServiceClient(f"unix:{node.state}/run/admission.sock", timeout_s=10)
 
 
 def shown(node: Node, name: str) -> Any:
@@ -58,7 +58,7 @@ def test_a_report_is_shown_with_the_nodes_streams_and_answered_by_their_number(
     agent = report()["agent"]
     client.batch(f"far/{agent['pid']}/{round(agent['started'] * 1000)}", [])
     assert shown(node, "far")["sessions"] == 1, "the agent is no worker"
-    assert told["silent"] is False and told["silent_s"] < 2
+    assert told["silent"] is False and told["silent_s"] < 5
     assert {key: told[key] for key in ("agent", "tailer", "memory")} == report()
     assert told in [
         {**each, "silent_s": told["silent_s"]} for each in node.get("/v1/nodes")["nodes"]

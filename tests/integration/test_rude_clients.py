@@ -148,7 +148,9 @@ def test_streams_are_admitted_and_people_answered_beside_two_hundred_slow_client
             assert done == {"outcome": "released"}
             if n % 50 == 0:
                 assert service.get("/v1/pools/default")["streams"] == 0
-        assert max(took) < 2 and sorted(took)[ROUNDS // 2] < 0.1, sorted(took)[-5:]
+        assert sorted(took)[ROUNDS * 99 // 100] < 2 and sorted(took)[ROUNDS // 2] < 0.1, sorted(
+            took
+        )[-5:]
     finally:
         slow.stop()
     assert service.get("/v1/whoami")["open"]

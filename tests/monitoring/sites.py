@@ -256,7 +256,7 @@ class Sites:
             "source": "machine", "limit_bytes": 1 << 30, "used_bytes": 1 << 20, "state": "ok",
             "leak_suspected": self.leaks,
         }  # fmt: skip
-        client = ServiceClient(f"unix:{self.lonely.state}/run/admission.sock")
+        client = ServiceClient(f"unix:{self.lonely.state}/run/admission.sock", timeout_s=10)
         client.report_node("leaky", {"agent": {"pid": 1, "started": 1}, "memory": memory})
 
 

@@ -46,7 +46,9 @@ class Seen(NamedTuple):
 
 def impatient(rules: str) -> str:
     """The same rules for faults that last seconds."""
-    return re.sub(r"\[\d+[smhd]\]", "[8s]", re.sub(r"for: \d+[smhd]", "for: 1s", rules))
+    quick = re.sub(r"\[\d+[smhd]\]", "[8s]", re.sub(r"for: \d+[smhd]", "for: 1s", rules))
+    # A scrape, or an agent's start, that a busy machine holds up is no outage.
+    return re.sub(r"(alert: (?:WeirDown|WeirAgentSilent)\n.*\n\s*for: )1s", r"\g<1>5s", quick)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,8 @@ def seen(sites: Sites, prometheus: Prometheus) -> Seen:
     wait_for(lambda: len(prometheus.query("up == 1")) == len(sites.targets), 20)
     wait_for(lambda: len(prometheus.query("weir_tailer_lines_total")) == 3, 20)
     time.sleep(2)  # two evaluations
+    with suppress(AssertionError):
+        wait_for(lambda: not prometheus.alerts(), 20)  # one that a slow scrape has begun
     before = prometheus.alerts()
     fired: dict[str, dict[str, Any]] = {}
 

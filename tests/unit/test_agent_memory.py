@@ -388,8 +388,9 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = receiver.status  # a test that has seen it may change it
                 receiver.events.append(json.loads(body))
-                self.send_response(receiver.status)
+                self.send_response(status)
                 self.send_header("Location", "/elsewhere")
                 self.end_headers()
 
@@ -533,7 +534,7 @@ def test_a_webhook_that_nobody_takes_holds_up_nothing(caplog: pytest.LogCaptureF
     for n in range(MAX_WAITING + 5):
         webhook.send({"event": str(n)})
     webhook.stop(0.1)
-    assert monotonic() - began < 1
+    assert monotonic() - began < 5  # retry_s is 30
     wait_for(lambda: "webhook_failed" in caplog.text)
     assert "webhook_overflow" in caplog.text
     assert "SECRET" not in caplog.text
