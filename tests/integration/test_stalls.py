@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from h2.settings import SettingCodes
 
 from tests.harness.client import Client, chat_body, events_in
 from tests.harness.h2client import H2Client
@@ -96,9 +97,14 @@ def test_what_engines_pretend_is_told_apart(
     assert node.metric("weir_leases_ended_total", verdict=outcome) == 1
 
 
+def endless(tag: str) -> bytes:
+    """A request whose answer is more than all buffers hold."""
+    return chat_body(100_000, gap_ms=0, payload="x" * 2_000, tag=tag)
+
+
 def stalled(node: Node, http: int, tag: str) -> Any:
     """A client that asks for more than all buffers hold, and reads nothing."""
-    body = chat_body(100_000, gap_ms=0, payload="x" * 2_000, tag=tag)
+    body = endless(tag)
     if http == 2:
         return H2Client(node.h2_port).post(body, headers={"x-medical-scene": "QA"})
     return Client(node.port, receive_buffer=4_096).post(body, headers=QA)
@@ -118,6 +124,23 @@ def test_a_client_that_reads_nothing_is_cut_and_its_room_given_back(
     assert verdict(node) == "timeout"
     assert node.metric("weir_leases_ended_total", verdict="timeout") == 1
     client.close() if http == 2 else client.fin()
+
+
+def test_an_http_2_client_with_a_large_window_that_reads_nothing_is_cut_as_soon(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """The connection takes nothing, and no stream of it: what waits for it cannot be taken back."""
+    engine = start_engine("--kv-tokens", "1000000")
+    node = start_node([engine.url], pool={"stall": "2s"}, admission={"budget": "5s"})
+    client = H2Client(node.h2_port)
+    client.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 30})
+    client.connection.increment_flow_control_window(1 << 30)
+    client.post(endless("wide"), headers={"x-medical-scene": "QA"})
+    wait_for(lambda: engine.stats()["bytes_sent"] > 300_000)
+    wait_for(lambda: engine.ended("wide"), 20)
+    node.settled(20)
+    assert verdict(node) == "timeout"
+    client.close()
 
 
 def test_a_client_that_leaves_a_stalled_stream_has_left(
