@@ -128,6 +128,17 @@ def test_its_parts_run_as_hardened_units_of_their_own_user(installed: Installed)
     assert machine.run("systemctl is-active nginx", check=False).returncode != 0
 
 
+def test_a_bug_report_has_the_units_logs(installed: Installed) -> None:
+    machine = installed.machine
+    said = machine.run("weir doctor -o /tmp/bug.tar.gz")
+    assert "is not in it" not in said.stderr, said.stderr
+    logs = machine.text(
+        "tar -xzOf /tmp/bug.tar.gz --wildcards '*/log/admission.log' '*/log/agent.log'"
+    )
+    assert "agent_started" in logs and "journal_read" in logs, logs
+    assert TOKEN not in machine.text("tar -xzOf /tmp/bug.tar.gz")
+
+
 def test_a_second_run_changes_nothing(installed: Installed) -> None:
     play = installed.site.play()
     assert play.code == 0, play.said

@@ -154,6 +154,10 @@ def test_a_service_that_is_down_is_said_so_and_the_rest_collected(
     told, _ = doctor("-c", str(node.file))
     assert "journal.db is not sound" in found(told)
 
+    (node.state / "log/agent.log").unlink()
+    _, members = doctor("-c", str(node.file))
+    assert members["log/agent.log"].startswith(f"[there is no {node.state}/log/agent.log, and no")
+
 
 def test_without_a_file_or_with_a_faulty_one_it_tells_what_it_can(
     tmp_path: Path, doctor: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,15 @@
 """What leaves the machine in a bug report: nothing secret, nothing that a client has said."""
 
+import os
 from pathlib import Path
 
 import pytest
+import yaml
 
 from control.client import ServiceError
+from control.config import Config, load
 from control.terminal.doctor.findings import of_service
+from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
 from control.terminal.doctor.service import Told
 
@@ -116,6 +120,63 @@ def test_secrets_are_those_that_the_file_names(tmp_path: Path) -> None:
     }
     found = secrets_of(config, [{"A": "here"}, {"A": "in the service"}])
     assert found == {"here", "in the service", SECRET, "https://h/T0"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    """Of a node whose state folder is empty."""
+    file = tmp_path / "weir.yml"
+    pools = {"default": {"backends": [{"name": "gpu-0", "url": "http://127.0.0.1:9"}]}}
+    file.write_text(yaml.safe_dump({"state": str(tmp_path / "weir-icu"), "pools": pools}))
+    return load(file)
+
+
+@pytest.fixture
+def journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the place of systemd's: tests/ansible has the real one."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    command = folder / "journalctl"
+    command.touch(0o755)
+    return command
+
+
+def test_what_units_log_is_taken_from_the_journal_through_the_same_filter(
+    config: Config, journalctl: Path, redactor: Redactor
+) -> None:
+    line = "2026-01-02 03:04:05,678 INFO weir.x key=value"
+    journalctl.write_text(
+        f"#!/bin/sh\necho '{line}' $5 token={SECRET}\necho '{PROMPT}'\n"
+        'case "$*" in *--lines=7*) ;; *) exit 1 ;; esac\n'
+    )
+    logs = {log.name: log for log in node_logs(config, redactor, 7)}
+    assert set(logs) == {"admission.log", "agent.log"}
+    for part in ("admission", "agent"):
+        log = logs[f"{part}.log"]
+        assert log.missing is None
+        assert log.text.startswith(f"{line} _SYSTEMD_UNIT=weir-icu-{part}.service token=[removed]")
+        assert PROMPT not in log.text and "1 lines of another shape left out" in log.text
+    folder = config.state / "log"
+    folder.mkdir(parents=True)
+    (folder / "agent.log").write_text("2026-01-02 03:04:05,678 INFO weir.agent of_the_file\n")
+    assert "of_the_file" in next(
+        log.text for log in node_logs(config, redactor, 7) if log.name == "agent.log"
+    )
+
+
+@pytest.mark.parametrize("told", ["nothing", "why", "no command"])
+def test_a_log_that_is_nowhere_is_told_of(
+    config: Config, journalctl: Path, redactor: Redactor, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    why = "No journal files were opened" if told == "why" else ""
+    journalctl.write_text(f"#!/bin/sh\necho '{why}' >&2\n")
+    if told == "no command":
+        monkeypatch.setenv("PATH", str(config.state))
+    for log in node_logs(config, redactor, 7):
+        assert log.missing and f"there is no {config.state}/log/{log.name}" in log.missing
+        assert f"weir-icu-{log.name.removesuffix('.log')}.service" in log.missing
+        assert why in log.missing and log.text == f"[{log.missing}]"
 
 
 def told_of(told: Told) -> list[str]:

@@ -15,6 +15,7 @@ from control.config import Config, ConfigError, Fault, load
 from control.terminal.command import fail
 from control.terminal.doctor import findings, machine, service
 from control.terminal.doctor.archive import write_archive
+from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
 from control.terminal.explain import explain
 from control.terminal.place import DEFAULT_FILES, PlaceError, find_place
@@ -48,6 +49,7 @@ def doctor(options: argparse.Namespace) -> int:
     ]
     found = [findings.Finding(redactor.text(f.what), redactor.text(f.remedy)) for f in found]
 
+    logs = list(node_logs(config, redactor, options.lines)) if config else []
     members = {
         "findings.txt": "\n".join(map(str, found)) or "nothing was found to be wrong",
         "versions.json": _json(redactor.values(machine.versions(config))),
@@ -62,7 +64,8 @@ def doctor(options: argparse.Namespace) -> int:
             f"service/{name}.json": _json(redactor.values(part))
             for name, part in told.parts.items()
         },
-        **dict(_files(config, redactor, options.lines)),
+        **{f"log/{log.name}": log.text for log in logs},
+        **dict(_files(config, redactor)),
     }
     try:
         archive = write_archive(options.output, members)
@@ -74,6 +77,9 @@ def doctor(options: argparse.Namespace) -> int:
             "no weir.yml was found here, so neither logs nor settings are in it: name it with "
             "-c FILE (`weir up` without a file writes var/weir.yml)"
         )
+    for log in logs:
+        if log.missing and not options.json:
+            screen.note(f"{log.name} is not in it: {log.missing}")
     return 0
 
 
@@ -130,20 +136,11 @@ def _rendered_version(config: Config) -> str | None:
     return match[1] if match else None
 
 
-def _files(config: Config | None, redactor: Redactor, lines: int) -> Iterator[tuple[str, str]]:
-    """Logs, the state folder's listing and nginx's configuration."""
+def _files(config: Config | None, redactor: Redactor) -> Iterator[tuple[str, str]]:
+    """The state folder's listing and nginx's configuration."""
     if config is None:
         return
     yield "files.txt", "\n".join(machine.files(config))
-    log = config.state / "log"
-    for name, keep in (
-        ("access.log", redactor.access_line),
-        ("error.log", redactor.error_line),
-        ("admission.log", redactor.own_line),
-        ("agent.log", redactor.own_line),
-    ):
-        if (log / name).exists():
-            yield f"log/{name}", machine.tail(log / name, lines, keep)
     for file in sorted((config.state / "nginx").glob("*")):
         try:
             text = file.read_text()

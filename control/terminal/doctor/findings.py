@@ -59,7 +59,8 @@ def of_service(told: Told, address: str, file: str, explained: str) -> Iterator[
     if failures := _metric(told, "weir_audit_failures_total"):
         yield Finding(
             f"changes that were not made, for the audit log could not be written: {failures:.0f}",
-            "state/log/admission.log says why; make room, or give audit.log to the service's user",
+            "the service's log says why (log/admission.log, or journalctl -u weir-admission); make "
+            "room, or give audit.log to the service's user",
         )
     if refusal := (told.parts.get("config") or {}).get("reload_error"):
         yield Finding(
@@ -118,7 +119,8 @@ def _of_nodes(nodes: list[Any]) -> Iterator[Finding]:
         if tailer.get("lag_seconds", 0) > LAG_S:
             behind = f"{age(tailer['lag_seconds'])}, {size(tailer['lag_bytes'])}"
             yield Finding(
-                f"the log tailer of {name} is behind: {behind}", f"on {name}: state/log/agent.log"
+                f"the log tailer of {name} is behind: {behind}",
+                f"the agent's log on {name}: log/agent.log, or journalctl -u weir-agent",
             )
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from control.config import Config
 from control.nginx import NginxError, find_nginx
 from control.pid_file import read_pid
 
-LOG_BYTES = 1 << 20
-"""Of the end of each log."""
 MAX_LISTED = 500
 MAX_JOURNAL_BYTES = 1 << 30
 SYSCTLS = (
@@ -146,28 +144,6 @@ def files(config: Config) -> list[str]:
             f"{about.st_mode:o} {about.st_uid}:{about.st_gid} {about.st_size} {moment} {path}"
         )
     return lines
-
-
-def tail(file: Path, lines: int, keep: Callable[[str], str | None]) -> str:
-    """The last lines of a log that may be told; how many were left out stands where they were."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - LOG_BYTES))
-            text = opened.read(LOG_BYTES).decode("utf-8", "replace")
-    except OSError as exc:
-        return f"[cannot be read: {exc.strerror}]\n"
-    kept: list[str] = []
-    left_out = 0
-    for line in [*text.splitlines()[-lines:], None]:
-        told = keep(line) if line is not None else ""
-        if told is None:
-            left_out += 1
-            continue
-        if left_out:
-            kept.append(f"[{left_out} lines of another shape left out]")
-            left_out = 0
-        kept.append(told)
-    return "\n".join(kept)
 
 
 def journal(config: Config) -> dict[str, Any]:
