@@ -36,6 +36,10 @@ SOMAXCONN = Path("/proc/sys/net/core/somaxconn")
 TCP_RMEM = Path("/proc/sys/net/ipv4/tcp_rmem")
 TCP_WMEM = Path("/proc/sys/net/ipv4/tcp_wmem")
 SYSCTLS = "ansible/roles/host/files/60-weir.conf"
+VANISHED_S = 30.0
+"""As in lua/weir/hook.lua: what is not acknowledged for so long, or for `stall`, has no reader."""
+KEEPALIVE_IDLE_S = 15.0
+"""As in `so_keepalive`: a connection at rest is asked after it."""
 BACKLOG = 4096
 """What nginx and the service ask for; the kernel cuts it to somaxconn."""
 
@@ -48,7 +52,7 @@ def check(config: Config) -> int:
     known = [*read_tokens(config)[0], *read_node_tokens(config)[0]]
     for weakness in weaknesses(config, known):
         print(f"weir check: {weakness}", file=sys.stderr)
-    print(worst_case())
+    print(worst_case(config))
     if faults:
         return 1
     print("weir check: configuration and machine are sound")
@@ -83,18 +87,21 @@ def all_faults(config: Config) -> list[Fault]:
     return faults
 
 
-def worst_case() -> str:
-    """What a client that reads nothing makes this machine hold, in numbers.
+def worst_case(config: Config) -> str:
+    """What a client that reads nothing makes this machine hold, and for how long, in numbers.
 
     Sockets grow to the third of the kernel's values; an engine on this machine or one with the
     same settings has its own on top.
     """
     from_engine = _largest(TCP_RMEM) + _largest(TCP_WMEM)
+    stall_s = max(pool.stall for pool in config.pools.values())
+    found_s = max(VANISHED_S, stall_s) + KEEPALIVE_IDLE_S
     for_client = 2 * CLIENT_SEND_BUFFER + PROXY_BUFFER
     return (
         f"weir check: a client that reads nothing holds up to {for_client >> 10} KB in nginx and "
         f"its socket; its engine is blocked after up to {(for_client + from_engine) >> 10} KB "
-        f"(net.ipv4.tcp_rmem and tcp_wmem; with {SYSCTLS}: 256 KB)"
+        f"(net.ipv4.tcp_rmem and tcp_wmem; with {SYSCTLS}: 256 KB). It is cut after `stall`; one "
+        f"that vanished without a word is found within {found_s:g} s"
     )
 
 
