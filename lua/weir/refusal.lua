@@ -109,7 +109,8 @@ function _M.failed()
     local entry = leases.get(var.request_id)
     local timeout = ngx.status == 504
     if entry then
-        stream.finish(entry, timeout and "timeout" or "upstream_error")
+        -- The engine has not said that it freed anything, or it is a worker of ours that is gone.
+        stream.finish(entry, timeout and "timeout" or "upstream_truncated")
     end
     local cut = entry and entry.cut
     if cut == "timeout" then

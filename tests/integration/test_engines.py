@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.harness.client import Client, chat_body, error_of
+from tests.harness.client import CHAT, Client, chat_body, error_of
 from tests.harness.node import AT_ONCE_S, Engine, Node, free_port, wait_for
 
 JSON = {"Accept": "application/json"}
@@ -199,7 +199,22 @@ def test_an_engine_that_closes_without_an_answer(puppet: Stub, staged: Node) -> 
     with Client(staged.port) as client:
         response, body = client.request(chat_body(1), headers=JSON)
     assert (response.status, error_of(body)["code"]) == (503, "no_backend")
-    assert verdict_of(staged) == "upstream_error"
+    assert verdict_of(staged) == "upstream_truncated"
+
+
+@pytest.mark.parametrize("beats", [False, True])
+def test_the_room_of_a_stream_without_an_answer_drains(
+    stub: Callable[..., Stub], start_node: Callable[..., Node], beats: bool
+) -> None:
+    """With heartbeats it may be nginx's own worker that is gone, and not the engine."""
+    route = {"path": CHAT, "pool": "default", **({"heartbeat": "5s"} if beats else {})}
+    node = start_node([stub(b"").url], pool={"drain": "2s"}, routes=[route])
+    with Client(node.port) as client:
+        response, body = client.request(chat_body(1), headers=JSON)
+    assert (response.status, error_of(body)["code"]) == (503, "no_backend")
+    [backend] = wait_for(lambda: [b for b in node.pool()["backends"] if b["draining"]], 1.5)
+    assert backend["streams"] == 1
+    node.settled()
 
 
 def test_an_engine_that_is_silent_for_too_long(
