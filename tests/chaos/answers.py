@@ -1,27 +1,43 @@
 """Whether an answer's bytes are sound: frames, terminator, refusals."""
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.chaos.outcome import Kind
 from tests.chaos.plan import Request
 from tests.harness.client import error_of
 
 DONE = b"data: [DONE]"
+PING = b": ping"
 TOLD = ("upstream_truncated", "timeout", "killed")
 """What a frame of Weir's own says of an answer that breaks off after it."""
+BEGUN_FOR = ("upstream_error", 400)
+"""What it says where heartbeats began an answer, and the engine then failed or refused."""
 
 
 class Unsound(ValueError):
     """Bytes that nobody may ever see."""
 
 
-def frames_of(body: bytes, request_id: str) -> tuple[int, bool, bool]:
+class Frames(NamedTuple):
     """Of the beginning of an event stream: its frames with text, whether the engine said that it
-    stops, and the terminator. :class:`Unsound` where it is not one, or another request's."""
+    stops, the terminator, and what a frame of Weir's own says of its breaking off."""
+
+    texts: int
+    stopped: bool = False
+    done: bool = False
+    told: Any = None
+
+
+def frames_of(body: bytes, request_id: str, beats: bool = False) -> Frames:
+    """:class:`Unsound` where it is no beginning of an event stream, or another request's.
+    ``beats``: on a route with heartbeats."""
     *events, rest = body.split(b"\n\n")
-    frames, stopped, done, told = 0, False, False, False
+    frames, stopped, done, told = 0, False, False, None
+    codes = TOLD + BEGUN_FOR if beats else TOLD
     for event in events:
+        if beats and event == PING and not done and not told:
+            continue
         if done or told or not event.startswith(b"data: "):
             raise Unsound(f"not an event, or after the end: {event[:80]!r}")
         if event == DONE:
@@ -29,8 +45,9 @@ def frames_of(body: bytes, request_id: str) -> tuple[int, bool, bool]:
             continue
         try:
             chunk = json.loads(event[6:])
-            told = chunk.get("error", {}).get("code") in TOLD
-            if told:
+            code = chunk.get("error", {}).get("code")
+            if code in codes and (code in TOLD or not frames):
+                told = code
                 continue
             finish = chunk["choices"][0]["finish_reason"]
         except (ValueError, KeyError, IndexError, AttributeError) as exc:
@@ -39,9 +56,10 @@ def frames_of(body: bytes, request_id: str) -> tuple[int, bool, bool]:
             raise Unsound(f"a chunk of {chunk['id']} in the answer of {request_id}")
         frames += finish is None
         stopped = stopped or finish == "stop"
-    if rest and not b"data: ".startswith(rest[:6]):
+    begins = b"data: ".startswith(rest[:6]) or (beats and (PING + b"\n").startswith(rest))
+    if rest and not begins:
         raise Unsound(f"not the beginning of an event: {rest[:80]!r}")
-    return frames, stopped, done
+    return Frames(frames, stopped, done, told)
 
 
 def judge(
@@ -52,6 +70,9 @@ def judge(
     if not headers.get("x-request-id"):
         raise Unsound("no X-Request-Id")
     if status == 200:
+        told = _told(request, headers, body)
+        if told:
+            return told
         _whole(request, headers, body)
         return Kind.COMPLETE, "", ""
     if status == 400 and request.nonsense:
@@ -68,6 +89,20 @@ def judge(
     raise Unsound(f"status {status}")
 
 
+def _told(request: Request, headers: dict[str, str], body: bytes) -> tuple[Kind, str, str] | None:
+    """What an answer is that tells of its breaking off and then ends as HTTP has it, as only routes
+    with heartbeats can; None where it does not."""
+    if not (request.beats and request.streams and body.endswith(b"\n\n")):
+        return None
+    seen = frames_of(body, headers["x-request-id"], beats=True)
+    if not seen.told:
+        return None
+    if (seen.told == 400) != request.nonsense:
+        raise Unsound(f"told of {seen.told}")
+    failed = request.nonsense or request.fail_after == seen.texts
+    return Kind.ENGINE_FAILED if failed else Kind.CUT, "", f"told of {seen.told}"
+
+
 def _whole(request: Request, headers: dict[str, str], body: bytes) -> None:
     if request.nonsense or (request.streams and request.fail_after is not None):
         raise Unsound("a whole answer of an engine that failed")
@@ -81,9 +116,9 @@ def _whole(request: Request, headers: dict[str, str], body: bytes) -> None:
         raise Unsound(f"Content-Type {headers.get('content-type')}")
     if not body.endswith(b"\n\n"):
         raise Unsound("ends within an event")
-    frames, stopped, done = frames_of(body, headers["x-request-id"])
-    if (frames, stopped, done) != (request.frames, True, True):
-        raise Unsound(f"ended well after {frames} frames, stop {stopped}, terminator {done}")
+    seen = frames_of(body, headers["x-request-id"], request.beats)
+    if seen != Frames(request.frames, stopped=True, done=True):
+        raise Unsound(f"ended well with {seen}")
 
 
 def _refusal(status: int, headers: dict[str, str], body: bytes) -> str:

@@ -17,6 +17,7 @@ MAX_TOKENS = 96_000
 BLOCK_SLACK = 16 * MAX_STREAMS
 """Tokens that an engine may lose in half-filled blocks."""
 SESSION_TTL_S = 3.0
+HEARTBEAT_S = 0.5
 TOLERATED = ("exited on signal 9", "exited on signal 11")
 """What nginx's master says of workers that were killed."""
 
@@ -24,18 +25,22 @@ TOLERATED = ("exited on signal 9", "exited on signal 11")
 @dataclass(frozen=True)
 class Bed:
     """``engines`` by their backend's name. ``local``: whether nginx decides while the service
-    is away."""
+    is away. ``shutdown_s``: how long its old workers may finish their streams."""
 
     node: Node
     engines: dict[str, Engine]
     local: bool
+    shutdown_s: float
 
 
 @contextmanager
-def make_bed(folder: Path, local: bool) -> Iterator[Bed]:
+def make_bed(folder: Path, seed: int) -> Iterator[Bed]:
     """Everything started. The engines are stopped in the end; the node is whoever's who checks
     what it leaves, or else stopped by force."""
     engines: dict[str, Engine] = {}
+    local = plan.admits_locally(seed)
+    shutdown_s = plan.shutdown_timeout_s(seed)
+    direct, beats = plan.PATHS
     try:
         for n in range(ENGINES):
             engines[f"gpu-{n}"] = Engine("--kv-tokens", str(MAX_TOKENS + BLOCK_SLACK))
@@ -45,16 +50,18 @@ def make_bed(folder: Path, local: bool) -> Iterator[Bed]:
             pool={
                 "session_ttl": f"{SESSION_TTL_S:g}s",
                 "when_down": "local" if local else "refuse",
-                "drain": "1s",  # an engine that shares its CPU with all else notices late
             },
             limits={"max_streams": MAX_STREAMS, "max_tokens": MAX_TOKENS},
-            admission={"budget": "1s"},
-            nginx={"workers": NGINX_WORKERS},
+            nginx={"workers": NGINX_WORKERS, "shutdown_timeout": f"{shutdown_s:g}s"},
+            routes=[
+                {"path": direct, "pool": "default"},
+                {"path": beats, "pool": "default", "heartbeat": f"{HEARTBEAT_S:g}s"},
+            ],
             scenes={"default": "long", "expected_output": plan.SCENES},
         )
         node.tolerated = TOLERATED
         try:
-            yield Bed(node, engines, local)
+            yield Bed(node, engines, local, shutdown_s)
         finally:
             _end(node)
     finally:

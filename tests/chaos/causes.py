@@ -9,12 +9,16 @@ from tests.chaos.outcome import PLANNED, Kind, Outcome
 
 CONTENDED = ("refused: streams_exhausted", "refused: tokens_exhausted")
 """Demand is above the limits: no fault is needed for them."""
+UNANSWERED = frozenset([""])
+"""As ids: those that have no answer yet."""
 
 
 @dataclass(slots=True)
 class Cause:
     """A fault's reach: which outcomes, between when and when (monotonic seconds; ``until`` is
-    infinite while it lasts), and of whom: clients by port, requests by id; None is everybody."""
+    infinite while it lasts), and of whom: clients by port, requests by id; None is everybody.
+    ``relayed``: only of whom another worker relays for, which is any on a route with heartbeats;
+    they notice at once."""
 
     fault: str
     explains: frozenset[str]
@@ -22,6 +26,7 @@ class Cause:
     until: float = math.inf
     ports: frozenset[int] | None = None
     ids: frozenset[str] | None = None
+    relayed: bool = False
 
     def reaches(self, outcome: Outcome) -> bool:
         """Whether the outcome was under way while this lasted, and is of its kind."""
@@ -31,6 +36,7 @@ class Cause:
             and outcome.ended >= self.at
             and (self.ports is None or outcome.port in self.ports)
             and (self.ids is None or outcome.request_id in self.ids)
+            and (not self.relayed or (outcome.request.beats and outcome.ended <= self.until))
         )
 
 
@@ -64,7 +70,7 @@ class Causes:
         admin plane by id, which may have been done."""
         with self._lock:
             for cause in self._all:
-                if cause.fault == fault and cause.ids is None:
+                if cause.fault == fault and cause.ids in (None, UNANSWERED):
                     cause.until = min(cause.until, now)
 
     def near(self, at: float, seconds: float = 3.0) -> list[str]:

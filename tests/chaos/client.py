@@ -105,7 +105,8 @@ class _Visit:
         talk = self._talk
         if talk.status != 200 or not self._request.streams:
             return 0
-        return frames_of(bytes(self._body), talk.headers.get("x-request-id", ""))[0]
+        request_id = talk.headers.get("x-request-id", "")
+        return frames_of(bytes(self._body), request_id, self._request.beats).texts
 
     def _outcome(self, kind: Kind, detail: str = "", reason: str = "", frames: int = 0) -> Outcome:
         talk = self._talk

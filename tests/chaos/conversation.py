@@ -59,7 +59,7 @@ class Http1:
     def ask(self, request: Request) -> None:
         body = request.body()
         half = len(body) // 2 if request.uploads else len(body)
-        self._client.post(body[:half], headers=_headers(request), length=len(body))
+        self._client.post(body[:half], request.path, _headers(request), len(body))
         if request.uploads:
             time.sleep(request.uploads)
             # Refused long ago, and closed a second later: the answer has come all the same.
@@ -96,7 +96,7 @@ class Http2(H2Client):
 
     def ask(self, request: Request) -> None:
         with self._sent_away():
-            self.post(request.body(), headers=_headers(request))
+            self.post(request.body(), request.path, _headers(request))
 
     def head(self) -> None:  # type: ignore[override]
         with self._sent_away():

@@ -20,6 +20,7 @@ from tests.chaos.plan import Event
 
 CUT = str(Kind.CUT)
 SENT_AWAY = str(Kind.SENT_AWAY)
+RELAY_LOST = (CUT, "refused: no_backend")
 SERVICE_AWAY = ("refused: admission_down",)
 RECOVERS_S = 30.0
 """nginx and the service are back within it: weir up waits up to 5 s between two starts."""

@@ -5,9 +5,13 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 
+import psutil
+
+from tests.chaos.causes import UNANSWERED, Cause
 from tests.chaos.faults import (
     AFTERMATH_S,
     CUT,
+    RELAY_LOST,
     SENT_AWAY,
     SERVICE_AWAY,
     Faults,
@@ -37,6 +41,7 @@ class NginxFaults(Faults):
             "workers-kill": self._end_all,
             "worker-stop": self._stop,
             "nginx-kill": self._kill_master,
+            "nginx-stop": self._stop_master,
             "reload": lambda event: self._reload(event, 1),
             "reloads": lambda event: self._reload(event, 2 + int(event.pick * 4)),
             "rotate": lambda event: self._change_log(event, log.rotate),
@@ -62,10 +67,57 @@ class NginxFaults(Faults):
 
     def _kill_master(self, event: Event) -> str:
         pid = self._node.pid("nginx")
-        cause = self._causes.add(str(event), NGINX_AWAY, time.monotonic())
+        cause = self._end(event)
         os.kill(pid, signal.SIGKILL)
         back = self._recovered(event, cause, f"{self._node.url}/healthz", ("nginx", pid))
         return f"master {pid}, {back}"
+
+    def _stop_master(self, event: Event) -> str:
+        """Fast; or gracefully, and fast when the patience of the one who waits has ended."""
+        pid = self._node.pid("nginx")
+        workers = self._node.workers("nginx")
+        fast = event.pick < 0.5
+        if fast:
+            cause = self._end(event)
+            os.kill(pid, signal.SIGTERM)
+        else:
+            # Who is answered already is not cut.
+            at = time.monotonic()
+            cause = self._causes.add(str(event), NGINX_AWAY, at, ids=UNANSWERED)
+            os.kill(pid, signal.SIGQUIT)
+            if fast := self._outlives(pid, event.hold_s):
+                cause.until = time.monotonic() + AFTERMATH_S
+                cause = self._end(event)
+                send(pid, signal.SIGTERM)
+        back = self._recovered(event, cause, f"{self._node.url}/healthz", ("nginx", pid))
+        if fast:
+            self._tolerate(workers)
+        return f"master {pid}, {'fast' if fast else 'of its own accord'}, {back}"
+
+    def _end(self, event: Event) -> Cause:
+        """All of nginx is about to end. The cause lasts until it is told that it is back."""
+        now = time.monotonic()
+        until = now + AFTERMATH_S
+        self._causes.add(str(event), RELAY_LOST, now, until=until, relayed=True)
+        return self._causes.add(str(event), NGINX_AWAY, now)
+
+    def _outlives(self, pid: int, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while psutil.pid_exists(pid):
+            if self._scene.over.wait(0.05) or time.monotonic() > deadline:
+                return True
+        return False
+
+    def _tolerate(self, workers: Iterable[int]) -> None:
+        """What workers say that were leaving already when they were stopped fast: that they leave
+        streams."""
+        mine = tuple(f"[alert] {pid}#" for pid in workers)
+        self._node.tolerated += tuple(
+            line
+            for line in self._node.errors().splitlines()
+            if any(part in line for part in mine)
+            and ("left in connection" in line or line.endswith("aborting"))
+        )
 
     def _reload(self, event: Event, times: int) -> str:
         pid = self._node.pid("nginx")
@@ -92,7 +144,9 @@ def end_workers(scene: Scene, event: Event, pids: Iterable[int], number: signal.
         raise Missed("they had ended")
     at = time.monotonic()
     ports = frozenset[int]().union(*(client_ports(pid, {node.port, node.h2_port}) for pid in still))
-    scene.causes.add(str(event), (CUT, SENT_AWAY), at, until=at + AFTERMATH_S, ports=ports)
+    until = at + AFTERMATH_S
+    scene.causes.add(str(event), RELAY_LOST, at, until=until, relayed=True)
+    scene.causes.add(str(event), (CUT, SENT_AWAY), at, until=until, ports=ports)
     for pid in still:
         send(pid, number)
         send(pid, signal.SIGCONT)

@@ -16,6 +16,7 @@ WEIGHTS = {
     "workers-kill": 2,  # all of them at once
     "worker-stop": 4,  # SIGSTOP for less than a session's time to live
     "nginx-kill": 2,  # the master: weir up starts nginx anew
+    "nginx-stop": 3,  # the master is told to end: fast, or gracefully and then fast
     "reload": 7,
     "reloads": 3,  # several within a second
     "rotate": 4,  # the access log: rename, USR1
@@ -29,15 +30,18 @@ WEIGHTS = {
     "agent-stop": 3,
     "journal-remove": 3,
     "journal-lose": 1,  # and the service killed before it notices
+    "journal-spoil": 4,  # damaged while nobody decides, or the disk is full
     "limits": 8,  # lowered or closed, and back
     "cut": 8,  # of a live stream
     "session-end": 4,  # of a worker that was killed just before
 }
 """Every fault, and how often it is drawn in relation to the others."""
 HOLDS_S = {
+    "nginx-stop": (1.0, 6.0),  # between the two signals
     "worker-stop": (0.3, 1.5),
     "service-stop": (0.3, 2.0),
     "agent-stop": (2.0, 6.0),
+    "journal-spoil": (0.5, 3.0),
     "limits": (3.0, 8.0),
 }
 """How long those last that are undone again."""
@@ -51,6 +55,10 @@ SCENE_WEIGHTS = {"brief": 4, "usual": 4, "long": 2}
 PROMPT_CHARS = (7_000, 20_000)
 """Most of what a stream takes is its prompt: reserved and taken tokens are near each other."""
 REFUSED_REST_S = (0.1, 0.8)
+PATHS = ("/v1/chat/completions", "/v1/chat/beats")
+"""Without heartbeats, and with."""
+BEATS_SHARE = 0.25
+SHORT_SHUTDOWN_S, LONG_SHUTDOWN_S = 4.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class Request:
     ``fail_after``: the engine dies after so many frames. ``nonsense``: the engine refuses the
     body. ``hesitates``: between connecting and asking. ``uploads``: between the body's halves.
     ``reads_every``: 0 reads as fast as it comes. ``leaves``: how, and ``leaves_at`` when, counted
-    from asking.
+    from asking. ``beats``: on the route with heartbeats.
     """
 
     tag: str
@@ -98,6 +106,12 @@ class Request:
     leaves_at: float
     rests: float
     rests_refused: float
+    beats: bool
+
+    @property
+    def path(self) -> str:
+        """Where it is posted to."""
+        return PATHS[self.beats]
 
     def body(self) -> bytes:
         """What is posted."""
@@ -115,6 +129,12 @@ class Request:
 def admits_locally(seed: int) -> bool:
     """Whether the pool is ``when_down: local`` in this run: every second seed."""
     return seed % 2 == 0
+
+
+def shutdown_timeout_s(seed: int) -> float:
+    """How long a worker that has to go may finish its streams. In two of three seeds long ones are
+    cut; in the third a reload costs nobody anything."""
+    return SHORT_SHUTDOWN_S if seed % 3 else LONG_SHUTDOWN_S
 
 
 def schedule(seed: int, duration_s: float) -> Iterator[Event]:
@@ -172,4 +192,5 @@ def request(seed: int, client: int, number: int, longest_s: float) -> Request:
         leaves_at=max(0.0, leaves_at),
         rests=chance.uniform(0.0, 0.3),
         rests_refused=chance.uniform(*REFUSED_REST_S),
+        beats=chance.random() < BEATS_SHARE,
     )

@@ -39,16 +39,18 @@ def run(seed: int, duration_s: float, folder: Path, say: Say) -> Report:
     report = Report(seed, duration_s, plan.admits_locally(seed))
     events = list(plan.schedule(seed, duration_s))
     report.schedule = [f"{event.at:.2f} s {event}" for event in events]
-    say(f"seed {seed}: {len(events)} faults in {duration_s:g} s; {_mode(report.local)}")
+    say(f"seed {seed}: {len(events)} faults in {duration_s:g} s; {_mode(seed)}")
     for line in report.schedule:
         say(f"  due {line}")
-    with make_bed(folder, report.local) as bed:
+    with make_bed(folder, seed) as bed:
         _Run(bed, report, say).go(events)
     return report
 
 
-def _mode(local: bool) -> str:
-    return "nginx decides while the service is away" if local else "refused while it is away"
+def _mode(seed: int) -> str:
+    local = plan.admits_locally(seed)
+    mode = "nginx decides while the service is away" if local else "refused while it is away"
+    return f"{mode}; old workers are cut after {plan.shutdown_timeout_s(seed):g} s"
 
 
 class _Run:

@@ -1,11 +1,19 @@
 """The admission service with its journal, and the agent."""
 
 import os
+import resource
 import signal
 import time
+from contextlib import suppress
+from random import Random
 
-from tests.chaos.faults import SERVICE_AWAY, Faults, Scene, one_of
+import psutil
+
+from tests.chaos.faults import AFTERMATH_S, SERVICE_AWAY, Faults, Scene, one_of, send
 from tests.chaos.plan import Event
+
+PAGE = 4_096
+"""Of the journal."""
 
 
 class ServiceFaults(Faults):
@@ -21,6 +29,7 @@ class ServiceFaults(Faults):
             "arbiter-reload": lambda event: self._signal_arbiter(event, signal.SIGHUP, ()),
             "journal-remove": self._remove_journal,
             "journal-lose": self._lose_journal,
+            "journal-spoil": self._spoil_journal,
             "agent-kill": self._kill_agent,
             "agent-stop": self._stop_agent,
         }
@@ -68,6 +77,52 @@ class ServiceFaults(Faults):
         os.kill(pid, signal.SIGKILL)
         back = self._recovered(event, cause, self._ready_url, ("admission", pid))
         return f"worker {pid}, {back}"
+
+    def _spoil_journal(self, event: Event) -> str:
+        return self._damage(event) if event.pick < 0.5 else self._fill_disk(event)
+
+    def _damage(self, event: Event) -> str:
+        """While nobody has it open; whole pages, as a disk loses them: the first, or all."""
+        pid = one_of(event, self._node.workers("admission"))
+        arbiter = self._node.pid("admission")
+        journal = self._node.state / "journal.db"
+        cause = self._causes.add(str(event), SERVICE_AWAY, time.monotonic())
+        self._scene.limits.forget()  # an operator's changes may be gone with it
+        os.kill(arbiter, signal.SIGSTOP)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            self._wait_for_death(pid)
+            whole = event.pick < 0.25
+            size = journal.stat().st_size if whole else PAGE
+            with journal.open("r+b") as file:
+                file.write(Random(event.number).randbytes(size))
+            if whole:
+                journal.with_name("journal.db-wal").unlink(missing_ok=True)
+        finally:
+            send(arbiter, signal.SIGCONT)
+        back = self._recovered(event, cause, self._ready_url, ("admission", pid))
+        return f"{size} bytes while worker {pid} was dead, {back}"
+
+    def _wait_for_death(self, pid: int) -> None:
+        """Its parent stands still, so that it stays in the list of processes."""
+        while psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            self._scene.over.wait(0.001)
+
+    def _fill_disk(self, event: Event) -> str:
+        """No file of the process that decides may become longer than its log of changes is."""
+        pid = one_of(event, self._node.workers("admission"))
+        full = (self._node.state / "journal.db-wal").stat().st_size
+        worker = psutil.Process(pid)
+        _, hard = worker.rlimit(resource.RLIMIT_FSIZE)
+        cause = self._causes.add(str(event), SERVICE_AWAY, time.monotonic())
+        worker.rlimit(resource.RLIMIT_FSIZE, (full, hard))
+        try:
+            self._scene.over.wait(event.hold_s)
+        finally:
+            with suppress(psutil.NoSuchProcess):  # another fault was faster, and ended the limit
+                worker.rlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            cause.until = time.monotonic() + AFTERMATH_S
+        return f"no room beyond {full} bytes for worker {pid}"
 
     def _kill_agent(self, event: Event) -> str:
         del event

@@ -12,10 +12,12 @@ import requests
 from tests.chaos.bed import BLOCK_SLACK, MAX_STREAMS, MAX_TOKENS, Bed
 from tests.chaos.causes import Causes
 from tests.chaos.limits import LimitsInForce
+from tests.chaos.old_workers import OldWorkers, leaving
 from tests.chaos.outcome import Kind
 
 ENGINE_EVERY_S = 0.1
 SERVICE_EVERY_S = 0.5
+WORKERS_EVERY_S = 0.2
 CRASH = (str(Kind.CUT), str(Kind.CRASHED), "refused: no_backend")
 CRASH_LASTS_S = 4.0
 ADOPTED_S = 4.0
@@ -59,6 +61,8 @@ class Watch:
             self.seen[name] = Seen()
             self._spawn(ENGINE_EVERY_S, self._engine_look(name))
         self._spawn(SERVICE_EVERY_S, self._look_at_service)
+        old = OldWorkers(self.causes, self.bed.shutdown_s)
+        self._spawn(WORKERS_EVERY_S, lambda: self._look_at_workers(old))
 
     def stop(self) -> None:
         """Look no more."""
@@ -130,6 +134,12 @@ class Watch:
         if over or not lowered.is_open:
             seen.total = None
             self._tell(name, f"began a stream under {lowered}, now {stats}", now)
+
+    # -- nginx -----------------------------------------------------------------------------
+
+    def _look_at_workers(self, old: OldWorkers) -> None:
+        now = time.monotonic()
+        old.look(leaving(self.bed.node), now)
 
     # -- the service -----------------------------------------------------------------------
 

@@ -10,24 +10,28 @@ from typing import Any
 import pytest
 
 from tests.chaos import plan
+from tests.chaos.answers import Frames as Parts
 from tests.chaos.answers import Unsound, frames_of, judge
 from tests.chaos.bed import MAX_STREAMS, MAX_TOKENS
-from tests.chaos.causes import Causes
-from tests.chaos.faults import Scene
+from tests.chaos.causes import UNANSWERED, Causes
+from tests.chaos.faults import AFTERMATH_S, Scene
 from tests.chaos.frames import GOAWAY, Frames
 from tests.chaos.injector import Injector
 from tests.chaos.limits import LimitsInForce, Lowered
 from tests.chaos.logs import AccessLog
+from tests.chaos.old_workers import OldWorkers
 from tests.chaos.outcome import Kind, Outcome
 from tests.chaos.watch import ADOPTED_S, SETTLED_S, Seen, Watch
 
 PLAIN = replace(
-    plan.request(1, 1, 1, 20.0), streams=True, frames=2, fail_after=None, nonsense=False
-)
+    plan.request(1, 1, 1, 20.0),
+    streams=True, frames=2, fail_after=None, nonsense=False, beats=False,
+)  # fmt: skip
+BEATS = replace(PLAIN, beats=True)
 
 
-def outcome(kind: Kind, **known: Any) -> Outcome:
-    return Outcome(PLAIN, kind, 10.0, 12.0, **known)
+def outcome(kind: Kind, request: Any = PLAIN, **known: Any) -> Outcome:
+    return Outcome(request, kind, 10.0, 12.0, **known)
 
 
 # -- the plan ----------------------------------------------------------------------------------
@@ -51,8 +55,11 @@ def test_every_fault_and_every_behaviour_is_drawn() -> None:
     requests = [plan.request(1, client, n, 20) for client in range(20) for n in range(100)]
     assert {request.leaves for request in requests} == {None, "fin", "rst", "cancel"}
     assert {request.protocol for request in requests} == {"h1", "h2"}
-    for behaviour in ("nonsense", "hesitates", "uploads", "reads_every", "fail_after", "late"):
+    for behaviour in (
+        "nonsense", "hesitates", "uploads", "reads_every", "fail_after", "late", "beats",
+    ):  # fmt: skip
         assert any(getattr(request, behaviour) for request in requests), behaviour
+    assert len({plan.shutdown_timeout_s(seed) for seed in (1, 2, 3)}) == 2
 
 
 def test_a_stream_takes_at_most_what_is_reserved_for_it_and_nearly_as_much() -> None:
@@ -107,6 +114,42 @@ def test_a_fault_that_found_nothing_explains_nothing_that_comes_later() -> None:
     assert causes.of(outcome(Kind.CUT)) is None
 
 
+def test_who_was_answered_is_not_cut_by_a_graceful_stop() -> None:
+    causes = Causes()
+    causes.add("#1 nginx-stop", ("cut", "unreachable"), at=11.0, ids=UNANSWERED)
+    assert causes.of(outcome(Kind.CUT, request_id="mine")) is None
+    assert causes.of(outcome(Kind.CUT)) == causes.of(outcome(Kind.UNREACHABLE)) == "#1 nginx-stop"
+    causes.withdraw("#1 nginx-stop", 9.0)
+    assert causes.of(outcome(Kind.CUT)) is None
+
+
+def test_a_workers_death_takes_what_it_relays_for_others_and_that_at_once() -> None:
+    causes = Causes()
+    causes.add("#1 worker-kill", ("cut",), at=11.0, until=12.5, relayed=True)
+    assert causes.of(outcome(Kind.CUT, BEATS, port=7)) == "#1 worker-kill"
+    assert causes.of(outcome(Kind.CUT, port=7)) is None
+    late = replace(outcome(Kind.CUT, BEATS, port=7), ended=13.0)
+    assert causes.of(late) is None
+
+
+def test_an_old_worker_cuts_its_own_clients_and_none_before_its_time() -> None:
+    def cut(port: int, at: float) -> str | None:
+        return causes.of(replace(outcome(Kind.CUT, port=port), began=1.0, ended=at))
+
+    causes = Causes()
+    old = OldWorkers(causes, cut_after_s=4.0)
+    old.look({}, 10.0)
+    old.look({77: frozenset([1, 2]), 78: frozenset([3])}, 10.2)
+    old.look({77: frozenset([1])}, 12.0)
+    old.look({77: frozenset([1])}, 14.1)
+    assert (cut(1, 13.9), cut(4, 14.5)) == (None, None)
+    assert cut(1, 14.1) == cut(2, 14.1) == "# shutdown_timeout of worker 77"
+    assert cut(3, 14.5) is None, "its worker ended before its time"
+    old.look({}, 14.3)
+    [cause] = [c for c in causes._all if c.ports == {1, 2}]
+    assert cause.until == 14.3 + AFTERMATH_S
+
+
 # -- answers -----------------------------------------------------------------------------------
 
 
@@ -124,7 +167,7 @@ HEADERS = {"x-request-id": "r", "content-type": "text/event-stream"}
 
 def test_a_whole_stream_is_complete() -> None:
     assert judge(PLAIN, 200, HEADERS, WHOLE)[0] is Kind.COMPLETE
-    assert frames_of(WHOLE[:-10], "r") == (2, True, False)
+    assert frames_of(WHOLE[:-10], "r") == Parts(2, stopped=True)
 
 
 @pytest.mark.parametrize(
@@ -265,9 +308,28 @@ def test_goaway_is_taken_out_of_the_frames_wherever_it_is_split() -> None:
 
 def test_a_frame_that_tells_of_a_break_is_sound_and_nothing_may_follow_it() -> None:
     told = b'data: {"error":{"code":"upstream_truncated","message":"x"}}\n\n'
-    assert frames_of(told, "r") == (0, False, False)
+    assert frames_of(told, "r") == Parts(0, told="upstream_truncated")
     for after in (b"data: [DONE]\n\n", told):
         with pytest.raises(Unsound):
             frames_of(told + after, "r")
     with pytest.raises(Unsound):
         frames_of(told.replace(b"upstream_truncated", b"other"), "r")
+
+
+def test_comments_and_a_clean_end_after_a_break_are_for_routes_with_heartbeats_alone() -> None:
+    ping, told = b": ping\n\n", b'data: {"error":{"code":"upstream_truncated"}}\n\n'
+    beaten = ping + chunk("a") + ping + chunk("b") + chunk(None) + b"data: [DONE]\n\n"
+    assert judge(BEATS, 200, HEADERS, beaten)[0] is Kind.COMPLETE
+    assert judge(BEATS, 200, HEADERS, chunk("a") + ping + told)[0] is Kind.CUT
+    dies = replace(BEATS, fail_after=1)
+    assert judge(dies, 200, HEADERS, chunk("a") + told)[0] is Kind.ENGINE_FAILED
+    refused = ping + b'data: {"error":{"code":400}}\n\n'
+    nonsense = replace(BEATS, nonsense=True)
+    assert judge(nonsense, 200, HEADERS, refused)[0] is Kind.ENGINE_FAILED
+    assert frames_of(chunk("a") + b": pi", "r", beats=True) == Parts(1)
+    for request, body in (
+        (PLAIN, beaten), (PLAIN, chunk("a") + told), (BEATS, beaten + ping), (BEATS, refused),
+        (BEATS, chunk("a") + refused), (nonsense, ping + told), (BEATS, chunk("a") + ping),
+    ):  # fmt: skip
+        with pytest.raises(Unsound):
+            judge(request, 200, HEADERS, body)
