@@ -17,8 +17,8 @@ UNANSWERED = frozenset([""])
 class Cause:
     """A fault's reach: which outcomes, between when and when (monotonic seconds; ``until`` is
     infinite while it lasts), and of whom: clients by port, requests by id; None is everybody.
-    ``relayed``: only of whom another worker relays for, which is any on a route with heartbeats;
-    they notice at once."""
+    ``relayed``: only of whom another worker relays for, which is any on a route with heartbeats,
+    and only where it ends while this lasts."""
 
     fault: str
     explains: frozenset[str]

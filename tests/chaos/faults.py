@@ -16,7 +16,7 @@ from tests.chaos.causes import Cause, Causes
 from tests.chaos.limits import LimitsInForce
 from tests.chaos.logs import AccessLog
 from tests.chaos.outcome import Kind
-from tests.chaos.plan import Event
+from tests.chaos.plan import HOLDS_S, Event
 
 CUT = str(Kind.CUT)
 SENT_AWAY = str(Kind.SENT_AWAY)
@@ -26,6 +26,8 @@ RECOVERS_S = 30.0
 """nginx and the service are back within it: weir up waits up to 5 s between two starts."""
 AFTERMATH_S = 1.0
 """How long after its end a fault may still be seen."""
+RELAY_MISSED_S = AFTERMATH_S + HOLDS_S["worker-stop"][1]
+"""The same, by a worker for which another one relays: it may stand still itself."""
 
 Fault = Callable[[Event], str]
 """Does an event; returns when it is undone, and says in words what was done."""

@@ -12,6 +12,7 @@ from tests.chaos.faults import (
     AFTERMATH_S,
     CUT,
     RELAY_LOST,
+    RELAY_MISSED_S,
     SENT_AWAY,
     SERVICE_AWAY,
     Faults,
@@ -97,7 +98,7 @@ class NginxFaults(Faults):
     def _end(self, event: Event) -> Cause:
         """All of nginx is about to end. The cause lasts until it is told that it is back."""
         now = time.monotonic()
-        until = now + AFTERMATH_S
+        until = now + RELAY_MISSED_S
         self._causes.add(str(event), RELAY_LOST, now, until=until, relayed=True)
         return self._causes.add(str(event), NGINX_AWAY, now)
 
@@ -144,9 +145,9 @@ def end_workers(scene: Scene, event: Event, pids: Iterable[int], number: signal.
         raise Missed("they had ended")
     at = time.monotonic()
     ports = frozenset[int]().union(*(client_ports(pid, {node.port, node.h2_port}) for pid in still))
-    until = at + AFTERMATH_S
-    scene.causes.add(str(event), RELAY_LOST, at, until=until, relayed=True)
-    scene.causes.add(str(event), (CUT, SENT_AWAY), at, until=until, ports=ports)
+    missed = at + RELAY_MISSED_S
+    scene.causes.add(str(event), RELAY_LOST, at, until=missed, relayed=True)
+    scene.causes.add(str(event), (CUT, SENT_AWAY), at, until=at + AFTERMATH_S, ports=ports)
     for pid in still:
         send(pid, number)
         send(pid, signal.SIGCONT)

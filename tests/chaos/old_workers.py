@@ -2,13 +2,16 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.chaos.causes import Cause, Causes
-from tests.chaos.faults import AFTERMATH_S, CUT, RELAY_LOST
+from tests.chaos.faults import AFTERMATH_S, CUT, RELAY_LOST, RELAY_MISSED_S
 from tests.chaos.sockets import client_ports
 from tests.harness.node import Node
+
+CLOCK_S = 0.25
+"""A busy worker's clock is that of its last look at it: its timer runs from there."""
 
 
 class OldWorkers:
@@ -21,6 +24,11 @@ class OldWorkers:
         self._looked = time.monotonic()
         self._leaving: dict[int, tuple[Cause, Cause]] = {}
 
+    @property
+    def known(self) -> Iterable[int]:
+        """Those that left when it was looked last."""
+        return self._leaving.keys()
+
     def look(self, leaving: Mapping[int, frozenset[int]], now: float) -> None:
         """Take note of those that leave at a moment, with the ports of their clients: whoever was
         one while it left is cut from the end of its time on, and not before."""
@@ -32,12 +40,13 @@ class OldWorkers:
         for pid in self._leaving.keys() - leaving.keys():
             for cause in self._leaving.pop(pid):
                 # Before its time it has cut nobody.
-                cause.until = now + AFTERMATH_S if now >= cause.at else -math.inf
+                after = RELAY_MISSED_S if cause.relayed else AFTERMATH_S
+                cause.until = now + after if now >= cause.at else -math.inf
         self._looked = now
 
     def _begin(self, pid: int) -> tuple[Cause, Cause]:
         """It began to leave after the last look."""
-        at = self._looked + self._cut_after_s
+        at = self._looked + self._cut_after_s - CLOCK_S
         name = f"# shutdown_timeout of worker {pid}"
         return (
             self._causes.add(name, (CUT,), at, ports=frozenset()),
@@ -45,22 +54,24 @@ class OldWorkers:
         )
 
 
-def leaving(node: Node) -> dict[int, frozenset[int]]:
-    """nginx's workers that are shutting down, with their clients' ports."""
+def leaving(node: Node, known: Iterable[int]) -> dict[int, frozenset[int]]:
+    """nginx's workers that are shutting down, with their clients' ports. ``known`` are looked at in
+    any case: while one child ends the kernel's list may lack another."""
     mine = {node.port, node.h2_port}
-    return {pid: client_ports(pid, mine) for pid in _leaving(node)}
+    found = {*known, *_children(node)}
+    return {pid: client_ports(pid, mine) for pid in found if _leaves(pid)}
 
 
-def _leaving(node: Node) -> Iterator[int]:
+def _children(node: Node) -> Iterable[int]:
     try:
         master = node.pid("nginx")
-        children = Path(f"/proc/{master}/task/{master}/children").read_text().split()
+        return map(int, Path(f"/proc/{master}/task/{master}/children").read_text().split())
     except (OSError, ValueError):
-        return  # it is gone: what is left of it is ended with it
-    for pid in map(int, children):
-        try:
-            title = Path(f"/proc/{pid}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"is shutting down" in title:
-            yield pid
+        return ()  # it is gone: what is left of it is ended with it
+
+
+def _leaves(pid: int) -> bool:
+    try:
+        return b"is shutting down" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import requests
 
-from tests.chaos.bed import MAX_STREAMS, MAX_TOKENS
+from tests.chaos.bed import BACKENDS, MAX_STREAMS, MAX_TOKENS
 from tests.chaos.faults import AFTERMATH_S, CUT, RECOVERS_S, Faults, Missed, Scene, one_of
 from tests.chaos.limits import Lowered
 from tests.chaos.nginx_faults import end_workers
@@ -33,7 +33,7 @@ class OperatorFaults(Faults):
         }
 
     def _lower_limits(self, event: Event) -> str:
-        engines = self._scene.bed.engines
+        engines = BACKENDS["default"]
         backend = one_of(event, engines)
         limits = self._scene.limits
         if not limits.claim(backend):

@@ -139,7 +139,7 @@ class Watch:
 
     def _look_at_workers(self, old: OldWorkers) -> None:
         now = time.monotonic()
-        old.look(leaving(self.bed.node), now)
+        old.look(leaving(self.bed.node, old.known), now)
 
     # -- the service -----------------------------------------------------------------------
 
@@ -147,14 +147,14 @@ class Watch:
         node = self.bed.node
         try:
             drift = node.metric("weir_lease_drift")
-            pool = node.pool()
+            pools = node.get("/v1/pools")["pools"]
             before = self.streams()
             leases = {lease["id"] for lease in node.leases()}
         except requests.RequestException:
             self.unknown_since.clear()
             return  # it is away: the faults see to it that it comes back
         now = time.monotonic()
-        self.check_service(drift, pool, now)
+        self.check_service(drift, [each for pool in pools for each in pool["backends"]], now)
         self.check_known(before & self.streams(), leases, now)
 
     def check_known(self, streams: set[str], leases: set[str], now: float) -> None:
@@ -167,11 +167,11 @@ class Watch:
                 since[name] = math.inf  # told once
                 self._tell("service", f"does not know the stream {name}, which runs", now)
 
-    def check_service(self, drift: float, pool: dict[str, Any], now: float) -> None:
+    def check_service(self, drift: float, backends: list[dict[str, Any]], now: float) -> None:
         """Everything adds up, and nothing is below zero."""
         if drift:
             self._tell("service", f"weir_lease_drift is {drift:g}", now)
-        for backend in pool["backends"]:
+        for backend in backends:
             counts = {key: backend[key] for key in ("streams", "tokens", "draining")}
             if min(counts.values()) < 0 or counts["draining"] > counts["streams"]:
                 self._tell(backend["name"], f"counts {counts}", now)
