@@ -79,7 +79,7 @@ def make_bed(folder: Path, access_log: bool) -> Iterator[Bed]:
                 {"path": STUB, "pool": "stub"},
                 {"path": BEATS, "pool": "default", "heartbeat": "5s"},
             ],
-            nginx={"workers": WORKERS, "access_log": access_log},
+            nginx={"workers": WORKERS, "access_log": access_log, "error_level": "crit"},
         )
         stack.push(partial(_stop, node))
         yield Bed(

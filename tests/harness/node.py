@@ -110,12 +110,15 @@ class Node:
         pool = settings.pop("pool", {})
         limits = settings.pop("limits", {})
         admission = {**PATIENT, **settings.pop("admission", {})}
+        # By default nginx tells nothing of a request to an engine, no [alert] either.
+        nginx = {"error_level": "error", **settings.pop("nginx", {})}
         self.config = {
             "state": str(self.state),
             "listen": f"127.0.0.1:{self.port}",
             "listen_h2c": f"127.0.0.1:{self.h2_port}",
             "admin": {"listen": f"127.0.0.1:{self.admin_port}"},
             "admission": admission,
+            "nginx": nginx,
             "pools": {
                 "default": {
                     "backends": [

@@ -17,7 +17,7 @@ LUA = Path(__file__).parents[2] / "lua" / "weir"
 def test_a_route_that_the_service_does_not_know_yet_is_told_of_without_its_query(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
-    node = start_node([start_engine().url], admission={"budget": "5s"})
+    node = start_node([start_engine().url], nginx={"error_level": "crit"})
     routes = [{"path": path, "pool": "default"} for path in ("/v1/chat/completions", "/v1/new")]
     node.file.write_text(yaml.safe_dump({**node.config, "routes": routes}))
     subprocess.run([*WEIR, "render", "-c", str(node.file)], check=True, stdout=subprocess.PIPE)
@@ -37,7 +37,7 @@ def test_what_nginx_itself_complains_of_on_the_way_to_an_engine_has_no_query(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
     routes = [{"path": "/v1/beating", "pool": "default", "heartbeat": "1s"}]
-    node = start_node([start_engine().url], routes=routes, admission={"budget": "5s"})
+    node = start_node([start_engine().url], routes=routes, nginx={"error_level": "crit"})
     (node.state / "run/relay.sock").unlink()
     answer = requests.get(f"{node.url}/v1/beating?prompt={PROMPT}", timeout=10)
     assert (answer.status_code, answer.headers["x-weir-reason"]) == (503, "no_backend")
