@@ -208,11 +208,11 @@ def test_the_room_of_a_stream_without_an_answer_drains(
 ) -> None:
     """With heartbeats it may be nginx's own worker that is gone, and not the engine."""
     route = {"path": CHAT, "pool": "default", **({"heartbeat": "5s"} if beats else {})}
-    node = start_node([stub(b"").url], pool={"drain": "2s"}, routes=[route])
+    node = start_node([stub(b"").url], pool={"drain": "5s"}, routes=[route])
     with Client(node.port) as client:
         response, body = client.request(chat_body(1), headers=JSON)
     assert (response.status, error_of(body)["code"]) == (503, "no_backend")
-    [backend] = wait_for(lambda: [b for b in node.pool()["backends"] if b["draining"]], 1.5)
+    [backend] = wait_for(lambda: [b for b in node.pool()["backends"] if b["draining"]])
     assert backend["streams"] == 1
     node.settled()
 
