@@ -9,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,32 +46,42 @@ def set_up(ship: bool) -> None:
             place.write_text(value)
 
 
+@contextmanager
+def running(*options: str, **settings: Any) -> Iterator[tuple[Engine, Node]]:
+    """An engine and its node; both are stopped, or whoever waits for their output waits on."""
+    engine = Engine(*options)
+    try:
+        node = Node(Path(tempfile.mkdtemp()), [engine.url], **settings)
+        try:
+            yield engine, node
+        finally:
+            node.stop()
+    finally:
+        engine.stop()
+
+
 def held(ship: bool) -> dict[str, float]:
     """Stalled clients before an engine that sends as fast as it can: bytes that it sent for each
     beyond what the client took, what the kernel holds in nginx's socket towards it, and what that
     socket may receive."""
     set_up(ship)
-    engine = Engine("--kv-tokens", "10000000")
-    folder = Path(tempfile.mkdtemp())
-    node = Node(folder, [engine.url], pool={"stall": "60s"}, limits={"max_tokens": 10_000_000})
-    clients = [
-        Client(node.port, receive_buffer=4_096).post(chat_body(100_000, **BIG), headers=QA)
-        for _ in range(CLIENTS)
-    ]
-    wait_for(lambda: node.in_use()[0] == CLIENTS)
-    sent, before = 0, -STILL
-    while sent - before >= STILL:
-        time.sleep(1)
-        sent, before = engine.stats()["bytes_sent"], sent
-    sockets = subprocess.run(["ss", "-tmn"], capture_output=True, text=True, check=True).stdout
-    mine = re.findall(
-        rf"ESTAB\s+\d+\s+(\d+)\s+127\.0\.0\.1:{node.port}\s.*\n?.*skmem:\(r\d+,rb(\d+)", sockets
-    )
-    for client in clients:
-        client.fin()
-    node.settled()
-    node.stop()
-    engine.stop()
+    limits = {"max_tokens": 10_000_000}
+    with running("--kv-tokens", "10000000", pool={"stall": "60s"}, limits=limits) as (engine, node):
+        clients = [
+            Client(node.port, receive_buffer=4_096).post(chat_body(100_000, **BIG), headers=QA)
+            for _ in range(CLIENTS)
+        ]
+        wait_for(lambda: node.in_use()[0] == CLIENTS)
+        sent, before = 0, -STILL
+        while sent - before >= STILL:
+            time.sleep(1)
+            sent, before = engine.stats()["bytes_sent"], sent
+        sockets = subprocess.run(["ss", "-tmn"], capture_output=True, text=True, check=True).stdout
+        towards_client = rf"ESTAB\s+\d+\s+(\d+)\s+127\.0\.0\.1:{node.port}\s"
+        mine = re.findall(rf"{towards_client}.*\n?.*skmem:\(r\d+,rb(\d+)", sockets)
+        for client in clients:
+            client.fin()
+        node.settled()
     return {
         "sent_each": sent / CLIENTS,
         "towards_client": max(int(queue) for queue, _ in mine),
@@ -82,28 +93,28 @@ def vanished() -> dict[str, Any]:
     """A client's packets are lost from one moment on, while its engine goes on: seconds until the
     engine is told."""
     set_up(ship=True)
-    engine = Engine()
-    node = Node(Path(tempfile.mkdtemp()), [engine.url])
-    client = Client(node.port)
-    client.post(chat_body(10_000, gap_ms=500, tag="vanished"), headers=QA).head()
-    client.events(2)
-    # What nginx sends to it, and what it would answer, goes nowhere.
-    port = client.socket.getsockname()[1]
-    for way in ("sport", "dport"):
-        rule = ["add", "rule", "inet", "weir", "lost", "tcp", way, str(port), "drop"]
-        if way == "sport":
-            subprocess.run(["nft", "add", "table", "inet", "weir"], check=True)
-            chain = "{ type filter hook output priority 0 ; }"
-            subprocess.run(["nft", "add", "chain", "inet", "weir", "lost", chain], check=True)
-        subprocess.run(["nft", *rule], check=True)
-    lost_at = time.monotonic()
-    wait_for(lambda: engine.ended("vanished"), 80, every_s=0.2)
-    noticed_s = time.monotonic() - lost_at
-    node.settled()
-    [line] = [line for line in node.access_log() if line["route"]]
-    node.stop()
-    engine.stop()
+    with running() as (engine, node):
+        client = Client(node.port)
+        client.post(chat_body(10_000, gap_ms=500, tag="vanished"), headers=QA).head()
+        client.events(2)
+        cut_off(client.socket.getsockname()[1], node.port)
+        lost_at = time.monotonic()
+        wait_for(lambda: engine.ended("vanished"), 80, every_s=0.2)
+        noticed_s = time.monotonic() - lost_at
+        node.settled()
+        [line] = [line for line in node.access_log() if line["route"]]
     return {"noticed_s": noticed_s, "verdict": line["verdict"]}
+
+
+def cut_off(port: int, server: int) -> None:
+    """What passes between the two ports goes nowhere, and nothing else: another connection may
+    have one of them."""
+    subprocess.run(["nft", "add", "table", "inet", "weir"], check=True)
+    chain = "{ type filter hook output priority 0 ; }"
+    subprocess.run(["nft", "add", "chain", "inet", "weir", "lost", chain], check=True)
+    for source, destination in ((port, server), (server, port)):
+        rule = f"tcp sport {source} tcp dport {destination} drop".split()
+        subprocess.run(["nft", "add", "rule", "inet", "weir", "lost", *rule], check=True)
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ import psutil
 
 from tests.harness.client import Client, chat_body
 from tests.harness.h2client import H2Client
-from tests.harness.node import Engine, Node, reload, wait_for
+from tests.harness.node import IMPATIENT, Engine, Node, reload, wait_for
 
 QA = {"X-Medical-Scene": "QA"}
 TAILER_S = 0.5
@@ -104,20 +104,30 @@ def test_what_nginx_refused_by_itself_the_log_frees_where_the_service_granted_it
 ) -> None:
     """The asking reached the service, which answered when the client had been refused."""
     share = {"when_down": "local", "local_share": 0.01}  # of 25 streams: none
-    node = start_node([start_engine().url], nginx={"lua_release": False}, pool=share)
+    node = start_node(
+        [start_engine().url], nginx={"lua_release": False}, pool=share, admission=IMPATIENT
+    )
     [service] = node.workers("admission")
-    os.kill(service, signal.SIGSTOP)
+
+    def is_granted_late() -> bool:
+        """Not where its worker's heartbeat was on its way: the asking never left then."""
+        os.kill(service, signal.SIGSTOP)
+        try:
+            with Client(node.port) as client:
+                response, _ = client.request(chat_body(1), headers=QA)
+            assert response.headers["x-weir-reason"] == "streams_exhausted"
+        finally:
+            os.kill(service, signal.SIGCONT)
+        with suppress(AssertionError):
+            wait_for(lambda: node.in_use()[0] == 1, 3)
+        return node.in_use()[0] == 1
+
     os.kill(node.pid("agent"), signal.SIGSTOP)
     try:
-        with Client(node.port) as client:
-            response, _ = client.request(chat_body(1), headers=QA)
-        assert response.headers["x-weir-reason"] == "streams_exhausted"
-        os.kill(service, signal.SIGCONT)
-        wait_for(lambda: node.in_use()[0] == 1)
+        wait_for(is_granted_late, 40)
     finally:
-        os.kill(service, signal.SIGCONT)
         os.kill(node.pid("agent"), signal.SIGCONT)
-    wait_for(lambda: node.in_use()[0] == 0, 5)
+    wait_for(lambda: node.in_use()[0] == 0)
     assert node.metric("weir_leases_ended_total", verdict="killed", witness="log") == 1
     [*_, line] = node.access_log()
     assert (line["grant"], line["verdict"]) == ("", "killed")

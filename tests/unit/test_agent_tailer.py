@@ -86,7 +86,7 @@ def test_refused_and_broken_lines_are_counted_and_cost_no_other(
 ) -> None:
     bench.write(
         line("a"), b"nonsense", line("b", route=""), b"[]", line("../x"), b"\xff",
-        line("c", grant="", reason="streams_exhausted"), line("d"),
+        line("c", grant="", verdict="", reason="streams_exhausted"), line("d"),
     )  # fmt: skip
     bench.tick()
     assert service.ids == ["a", "d"]
