@@ -118,7 +118,7 @@ def test_what_is_wrong_is_found_with_its_remedy(node: Node, doctor: Callable[...
         client.set_limits("default", "gpu-0", max_streams=7)
         text = node.file.read_text()
         try:
-            node.file.write_text(text.replace("pools:", "nginx: {max_body: 1m}\npools:"))
+            node.file.write_text(text.replace("nginx:", "nginx:\n  max_body: 1m"))
             told, members = doctor("-c", str(node.file))
         finally:
             node.file.write_text(text)

@@ -115,10 +115,10 @@ def test_a_collector_gets_the_decision_and_the_stream_as_children_of_the_clients
     assert stream.end_time_unix_nano - stream.start_time_unix_nano > 80_000_000
     told = attributes(stream)
     assert told.pop("weir.tokens") > 1_000
+    assert told.pop("weir.witness") in ("lua", "log")  # whoever was first
     assert told == {
         "weir.lease": response.headers["x-request-id"], "weir.pool": "default",
         "weir.backend": "gpu-0", "weir.scene": "QA", "weir.verdict": "completed",
-        "weir.witness": "lua",
     }  # fmt: skip
     assert attributes(decide)["weir.outcome"] == "granted"
     assert decide.status.code == stream.status.code == 0
