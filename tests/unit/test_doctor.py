@@ -115,11 +115,11 @@ def test_secrets_are_those_that_the_file_names(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
     config = {
-        "admin": {"tokens": [{"env": "A"}, {"env": "NONE"}, {"file": str(file)}]},
+        "admin": {"tokens": [{"env": "A"}, {"env": "NONE"}, {"file": str(file)}, {"env": "B"}]},
         "agent": {"webhook": "https://h/T0"},
     }
-    found = secrets_of(config, [{"A": "here"}, {"A": "in the service"}])
-    assert found == {"here", "in the service", SECRET, "https://h/T0"}
+    found = secrets_of(config, iter([{"A": "here"}, {"A": "in the service", "B": "second"}]))
+    assert found == {"here", "in the service", "second", SECRET, "https://h/T0"}
 
 
 @pytest.fixture

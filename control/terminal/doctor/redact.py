@@ -127,6 +127,7 @@ def secrets_of(config: Any, environs: Iterable[Mapping[str, str]]) -> set[str]:
     """Every secret that a configuration names by variable or file, as far as it can be read, and
     the whole of a webhook's address."""
     found: set[str] = set()
+    environs = list(environs)  # they are looked through once for each variable
     for name, value in _leaves(config):
         if name == "env":
             found |= {environ[value] for environ in environs if environ.get(value)}
