@@ -4,7 +4,12 @@
 const SENTENCE = /[^]*?(?:[。！？!?\n]+|[.;；]\s)/y;
 const LONGEST = 300; // characters without an end of sentence
 const KEPT = 30; // sentences; older ones have been read
-const SIGNS = /[*`#~]+/g;
+// Markdown's own, and no signs of a number: `3~5`, `5*10`, `10**9`, `#1`.
+const CODE = /`+/g;
+const PAIRS = /(?<![\p{N}*~])(?:\*{2,}|~{2,})|(?:\*{2,}|~{2,})(?![\p{N}*~])/gu; // the other may be in another sentence
+const LEADS = /^[ \t]*(?:#{1,6}|\*)[ \t]+/gm;
+const EMPHASIS = /(?<![\p{L}\p{N}*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\p{L}\p{N}*])/gu;
+const PAUSE = /^[^]*[，、：\s](?=[\p{L}\p{N}])/u;
 
 export class Announcer {
   #region;
@@ -20,7 +25,7 @@ export class Announcer {
     let said = 0;
     SENTENCE.lastIndex = 0;
     while (SENTENCE.test(this.#text)) said = SENTENCE.lastIndex;
-    if (said === 0 && this.#text.length > LONGEST) said = this.#text.length;
+    if (said === 0 && this.#text.length > LONGEST) said = (PAUSE.exec(this.#text)?.[0] ?? this.#text).length;
     this.say(this.#text.slice(0, said));
     this.#text = this.#text.slice(said);
   }
@@ -33,11 +38,16 @@ export class Announcer {
   }
 
   say(text) {
-    const plain = text.replace(SIGNS, "").trim();
-    if (plain === "") return;
+    const words = plain(text).trim();
+    if (words === "") return;
     const line = this.#region.ownerDocument.createElement("p");
-    line.textContent = plain;
+    line.textContent = words;
     this.#region.append(line);
     while (this.#region.childElementCount > KEPT) this.#region.firstElementChild.remove();
   }
+}
+
+// A text without Markdown's markers.
+export function plain(text) {
+  return text.replace(CODE, "").replace(PAIRS, "").replace(LEADS, "").replace(EMPHASIS, "$1");
 }
