@@ -37,6 +37,12 @@ export class Announcer {
     this.say(word);
   }
 
+  // Nothing of what was said or begun is said any more.
+  clear() {
+    this.#text = "";
+    this.#region.replaceChildren();
+  }
+
   say(text) {
     const words = plain(text).trim();
     if (words === "") return;

@@ -87,6 +87,12 @@ async function answer(turn, question, scene) {
   refresh();
 }
 
+// A key while an input method is composing is meant for that: Enter picks a character. Safari ends
+// the composition before it tells of the key, whose code is then 229.
+function isComposing(event) {
+  return event.isComposing || event.keyCode === 229;
+}
+
 function submit() {
   const content = prompt.value.trim();
   if (running || refused || content === "") return;
@@ -103,15 +109,14 @@ form.addEventListener("submit", (event) => {
   submit();
 });
 prompt.addEventListener("keydown", (event) => {
-  // Enter while an input method is composing picks a character.
-  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  if (event.key !== "Enter" || event.shiftKey || isComposing(event)) return;
   event.preventDefault();
   submit();
 });
 prompt.addEventListener("input", refresh);
 stop.addEventListener("click", () => running?.abort());
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !event.isComposing) running?.abort();
+  if (event.key === "Escape" && !isComposing(event)) running?.abort();
 });
 find("language").addEventListener("click", () => speak(otherLanguage()));
 find("fresh").addEventListener("click", () => {
@@ -119,6 +124,7 @@ find("fresh").addEventListener("click", () => {
   running = null;
   refused = false;
   messages = [];
+  announcer.clear();
   last?.settle();
   last = null;
   log.replaceChildren(empty);

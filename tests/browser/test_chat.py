@@ -108,6 +108,34 @@ def test_second_question_carries_the_first_with_its_answer(node: Node, open_page
     ]
 
 
+def test_new_chat_leaves_nothing_of_the_old_one_to_be_said(
+    played: tuple[Node, Scripted], open_page: OpenPage
+) -> None:
+    node, engine = played
+    engine.parts = (HEAD, delta("前一位患者发热。他曾"), 60.0)
+    chat = open_page(node).ask().wait_for("streaming")
+    wait_for(lambda: chat.announced() == ["前一位患者发热。"])
+    chat.page.get_by_role("button", name="新对话").click()
+    assert chat.announced() == []
+    engine.parts = (HEAD, delta("无不适。", "stop"), chunk(DONE), LAST)
+    chat.ask().wait_for("whole")
+    assert chat.announced() == ["无不适。", "回答完整"]
+
+
+def test_enter_that_accepts_what_an_input_method_offers_sends_nothing(
+    node: Node, open_page: OpenPage
+) -> None:
+    chat = open_page(node, sim={"frames": 3, "gap_ms": 0})
+    chat.page.get_by_label("输入内容").fill("发热")
+    # As in Safari, where the composition has ended by then.
+    init = {"key": "Enter", "keyCode": 229, "bubbles": True, "cancelable": True}
+    chat.page.get_by_label("输入内容").dispatch_event("keydown", init)
+    assert chat.page.evaluate("window.asked") == []
+    chat.page.get_by_label("输入内容").press("Enter")
+    chat.wait_for("whole")
+    assert len(chat.page.evaluate("window.asked")) == 1
+
+
 def test_burst_of_5000_characters_lags_a_second_at_most(node: Node, open_page: OpenPage) -> None:
     sim = {"frames": 50, "gap_ms": 0, "payload": "患者主诉发热三天，" * 11 + "。"}
     chat = open_page(node, sim=sim).ask().wait_for("whole")
