@@ -11,6 +11,7 @@ export class SseParser {
   #afterCr = false; // a LF that comes next belongs to the line before
   #data = [];
   #type = "";
+  #id = "";
   #lastId = "";
   #onEvent;
   #onComment;
@@ -21,6 +22,11 @@ export class SseParser {
     this.#onEvent = onEvent;
     this.#onComment = onComment;
     this.#onRetry = onRetry;
+  }
+
+  // Where to go on from: an empty line sets it, after an event without data too.
+  get lastEventId() {
+    return this.#lastId;
   }
 
   // Takes the next bytes. There is no end to tell of: an event without its empty line is none.
@@ -49,7 +55,7 @@ export class SseParser {
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (name === "data") this.#data.push(value);
     else if (name === "event") this.#type = value;
-    else if (name === "id" && !value.includes("\0")) this.#lastId = value;
+    else if (name === "id" && !value.includes("\0")) this.#id = value;
     else if (name === "retry" && /^[0-9]+$/.test(value)) this.#onRetry(Number(value));
   }
 
@@ -58,6 +64,7 @@ export class SseParser {
     const type = this.#type || "message";
     this.#data = [];
     this.#type = "";
+    this.#lastId = this.#id;
     if (data.length > 0) this.#onEvent({ type, data: data.join("\n"), lastEventId: this.#lastId });
   }
 }

@@ -7,7 +7,7 @@ export function attention(store, now) {
   const found = [
     ...ofService(store.fault),
     ...ofNodes(store.nodes),
-    ...ofPools(store.pools, store.news.alarms),
+    ...ofPools(store.pools, store.news.alarms, smallest(store.config)),
     ...ofLeases(store.leases, now),
   ];
   return found.sort((one, other) => (other.level === "urgent") - (one.level === "urgent"));
@@ -33,12 +33,24 @@ function ofNodes(nodes) {
   return found;
 }
 
-function ofPools(pools, alarms) {
+// Tokens of the smallest request that there is.
+function smallest(config) {
+  return Math.min(...Object.values(config?.effective?.scenes?.expected_output ?? { unknown: 1 }));
+}
+
+// The alarm tells more, but a page that missed it does not hear of it again.
+function isFull(open, least) {
+  const reached = open.filter((backend) => !backend.unreachable);
+  const fits = (each) => each.streams < each.max_streams && each.tokens + least <= each.max_tokens;
+  return reached.length > 0 && !reached.some(fits);
+}
+
+function ofPools(pools, alarms, least) {
   const found = [];
   for (const pool of pools) {
     const open = pool.backends.filter((backend) => backend.state === "active");
     if (open.length === 0) found.push(urgent("attention.closed", pool.name));
-    else if (alarms.has(`${pool.name}/saturated`) || open.every((each) => each.streams >= each.max_streams)) {
+    else if (alarms.has(`${pool.name}/saturated`) || isFull(open, least)) {
       found.push(note("attention.saturated", pool.name));
     }
     for (const { name, streams, tokens, max_streams, max_tokens, state, unreachable } of pool.backends) {

@@ -89,6 +89,7 @@ export class Feed {
       if (done || this.#controller !== controller) return;
       this.#failures = 0;
       parser.push(value);
+      this.#lastId = parser.lastEventId || this.#lastId;
     }
   }
 
@@ -99,7 +100,6 @@ export class Feed {
     } catch {
       return; // one that cannot be read: the next reading of all pages mends what it said
     }
-    if (lastEventId !== "") this.#lastId = lastEventId;
     this.#on.event({ id: OURS.has(type) ? null : Number(lastEventId), kind: type, data: read });
   }
 }

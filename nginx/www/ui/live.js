@@ -150,6 +150,7 @@ export class Live {
   #rest() {
     this.#round += 1;
     this.#polls.stop();
+    for (const event of this.#held ?? []) this.#store.apply(event); // they will not come again
     this.#held = null;
     this.#reading = null;
   }

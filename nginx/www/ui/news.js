@@ -9,8 +9,10 @@ export class News {
   all = [];
   recent = []; // those that matter
   alarms = new Map(); // "pool/alarm" -> what raised it
+  #first = null; // the id of the first event that was noted, whether it is kept or not
 
   note(event) {
+    this.#first ??= event.id;
     keep(this.all, event);
     if (matters(event)) this.#tell(event);
     if (event.kind === "alarm") this.#alarm(event.data);
@@ -19,7 +21,7 @@ export class News {
   // Events of before the first that was noted, oldest first. Those alarms stand that were not
   // cleared since.
   recall(events) {
-    const first = this.all.at(-1)?.id ?? Infinity;
+    const first = this.#first ?? Infinity;
     const before = events.filter(({ id }) => id < first);
     const since = this.recent.reverse();
     this.recent = [];

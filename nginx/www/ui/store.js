@@ -152,8 +152,10 @@ export class Store {
     this.#changed("news");
   }
 
-  // Events were missed.
+  // Events were missed. Those that come next are new, whatever their ids: a service may have been
+  // started again with its clock put back.
   forget() {
+    this.#lastId = 0;
     this.news.forget();
     this.#changed("news");
   }

@@ -53,6 +53,16 @@ test("event, id and retry are read; an unknown field, and one without a colon, t
   );
 });
 
+test("an empty line sets the last id, with data or without", () => {
+  const ids = [];
+  const parser = new SseParser({ onEvent: ({ lastEventId }) => ids.push(lastEventId) });
+  for (const text of ["retry: 2000\nid: 5\n", "\n", ": ping\nid: 8\n\nid: 9\ndata: a\n", "\nid: 10\n"]) {
+    parser.push(new TextEncoder().encode(text));
+    ids.push(parser.lastEventId);
+  }
+  assert.deepEqual(ids, ["", "5", "8", "9", "9"]);
+});
+
 test("one space after the colon is taken away, and no more", () => {
   assert.deepEqual(parsed("data:a\ndata:  b\n\n"), [["message", "a\n b", ""]]);
 });

@@ -59,6 +59,26 @@ test("events come with their ids, and a stream that ends is resumed after the la
   feed.stop();
 });
 
+test("a stream on which nothing happened is resumed from where it stood", async () => {
+  const { feed, opened, waits } = following();
+  feed.start();
+  await settled();
+  opened[0].write("retry: 500\nid: 70\n\n");
+  await settled();
+  opened[0].close();
+  await settled();
+  waits.at(-1).callback();
+  await settled();
+  opened[1].write("retry: 500\nid: 70\n\n: ping\nid: 75\n\n");
+  await settled();
+  opened[1].close();
+  await settled();
+  waits.at(-1).callback();
+  await settled();
+  assert.deepEqual(opened.map(({ headers }) => headers["Last-Event-ID"]), [undefined, "70", "75"]);
+  feed.stop();
+});
+
 test("one that is silent for too long is given up", async () => {
   const { feed, opened, seen, waits } = following();
   feed.start();

@@ -105,6 +105,38 @@ test("when the stream breaks off all is read again, and what ended meanwhile is 
   assert.equal(service.streams[1].headers["Last-Event-ID"], "20");
 });
 
+test("what was told while pages were read that never came is not lost", async () => {
+  const { service, store, told } = started();
+  service.gate = new Promise(() => {});
+  live.start();
+  await settled();
+  service.streams[0].tell(7, "alarm", { pool: "p", alarm: "saturated", state: "raised", detail: "" });
+  await settled();
+  service.streams[0].close();
+  await settled();
+  service.gate = Promise.resolve();
+  live.start(); // as its timer will
+  await settled();
+  assert.equal(service.streams[1].headers["Last-Event-ID"], "7");
+  assert.deepEqual([told.at(-1), ...store.news.alarms.keys()], ["live", "p/saturated"]);
+});
+
+test("events after a gap are new, though their ids are smaller", async () => {
+  const { service, told, ids } = started();
+  live.start();
+  await settled();
+  service.streams[0].tell(900, "granted", lease("before"));
+  await settled();
+  service.streams[0].close();
+  await settled();
+  live.start(); // as its timer will; the service was started again, and its clock was put back
+  await settled();
+  service.streams[1].tell(99, "gap", { missed: null, oldest: 100 });
+  service.streams[1].tell(100, "granted", lease("new"));
+  await settled();
+  assert.deepEqual([told.at(-1), ids()], ["live", ["new"]]);
+});
+
 test("a page that cannot be read ends the stream, and both are tried again", async () => {
   const { service, told } = started();
   service.refusal = new ApiError(503, "journal", "disk full");

@@ -137,6 +137,14 @@ test("alarms stand until they are cleared, also those of before the page", () =>
   assert.equal(store.news.alarms.size, 0);
 });
 
+test("what was heard already is not recalled, also where so much came that it is not kept", () => {
+  const { store, tell } = started();
+  const refused = (id) => ({ id, kind: "refused", data: { at: AHEAD_S + 50, pool: "p", reason: "no_backend" } });
+  for (let n = 0; n < 300; n += 1) tell("refused", { pool: "p", reason: "no_backend" });
+  store.recall(Array.from({ length: 320 }, (_, n) => refused(81 + n)));
+  assert.deepEqual(store.news.recent.map(({ data }) => data.count), [320]);
+});
+
 test("who waits for an end is told once", () => {
   const { store, tell } = started();
   const told = [];

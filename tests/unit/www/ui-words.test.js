@@ -88,6 +88,21 @@ test("the urgent comes before what is only worth knowing", () => {
   assert.deepEqual(attention(calm, 0), []);
 });
 
+test("a pool is full where no open backend has room for the smallest request, alarm or none", () => {
+  const config = { effective: { scenes: { expected_output: { Record_Gen: 6000, QA: 1000 } } } };
+  const told = (backends, more = { config }) =>
+    attention({ fault: null, nodes: [], news: { alarms: new Map() }, leases: new Map(), pools: [{ name: "p", backends }], ...more }, 0)
+      .map(({ name }) => name.replace("attention.", ""));
+  const byTokens = backend({ tokens: 79_001 });
+  assert.deepEqual(told([byTokens]), ["saturated"]);
+  assert.deepEqual(told([backend({ tokens: 79_000 })]), []);
+  assert.deepEqual(told([byTokens, backend({ streams: 25 })]), ["saturated"]);
+  assert.deepEqual(told([byTokens, backend()]), []);
+  assert.deepEqual(told([byTokens, backend({ unreachable: true })]), ["unreachable", "saturated"]);
+  assert.deepEqual(told([byTokens], {}), [], "where it is not known how small a request can be");
+  assert.deepEqual(told([backend({ tokens: 80_000 })], {}), ["saturated"]);
+});
+
 test("minutes stand where they belong, with holes where nobody counted", () => {
   const point = (minute, ended = {}) => ({ at: minute * 60, granted: 1, ended, refused: {}, pools: {} });
   const places = minutesOf([point(100), point(158), point(160)]);
