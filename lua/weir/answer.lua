@@ -179,8 +179,6 @@ function _M:finish(silent)
         code = nil -- all that matters has come
     elseif silent then
         code = "timeout"
-    elseif self.head then
-        code = "upstream_error"
     elseif self.begun or self.body.chunked then
         code = "upstream_truncated"
     end

@@ -4,7 +4,6 @@
 local MESSAGES = {
     killed = "This answer was ended by an operator: it is incomplete.",
     timeout = "The engine was silent for too long: this answer is incomplete.",
-    upstream_error = "The engine failed before it answered.",
     upstream_truncated = "The engine broke off: this answer is incomplete.",
     upload_timeout = "The request's body came too slowly.",
 }

@@ -11,8 +11,8 @@ DONE = b"data: [DONE]"
 PING = b": ping"
 TOLD = ("upstream_truncated", "timeout", "killed")
 """What a frame of Weir's own says of an answer that breaks off after it."""
-BEGUN_FOR = ("upstream_error", 400)
-"""What it says where heartbeats began an answer, and the engine then failed or refused."""
+BEGUN_FOR = (400,)
+"""What it says where heartbeats began an answer, and the engine then refused."""
 
 
 class Unsound(ValueError):

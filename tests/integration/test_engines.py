@@ -217,6 +217,31 @@ def test_the_room_of_a_stream_without_an_answer_drains(
     node.settled()
 
 
+def test_the_room_of_a_stream_that_moved_and_got_no_answer_drains(
+    stub: Callable[..., Stub], start_node: Callable[..., Node]
+) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    node = start_node([dead, stub(b"").url], pool={"drain": "5s"})
+    with Client(node.port) as client:
+        response, body = client.request(chat_body(1), headers=JSON)
+    assert (response.status, error_of(body)["code"]) == (503, "no_backend")
+    assert response.headers["x-weir-reason"] == "no_backend" and response.headers["x-request-id"]
+    [backend] = wait_for(lambda: [b for b in node.pool()["backends"] if b["draining"]])
+    assert (backend["name"], backend["streams"]) == ("gpu-1", 1)
+    assert verdict_of(node) == "upstream_truncated"
+
+
+def test_a_stream_that_moved_to_a_silent_engine_is_given_up(
+    stub: Callable[..., Stub], start_node: Callable[..., Node]
+) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    node = start_node([dead, stub(b"", close=False).url], pool={"silence": "500ms"})
+    with Client(node.port) as client:
+        response, body = client.request(chat_body(1), headers=JSON)
+    assert (response.status, error_of(body)["code"]) == (504, "timeout")
+    assert verdict_of(node) == "timeout"
+
+
 def test_an_engine_that_is_silent_for_too_long(
     stub: Callable[..., Stub], start_node: Callable[..., Node]
 ) -> None:

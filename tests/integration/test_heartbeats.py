@@ -183,6 +183,23 @@ def test_an_engine_that_dies_within_an_event_leaves_no_end_that_looks_like_one(b
     node.settled()
 
 
+@pytest.mark.parametrize("http", [1, 2])
+def test_the_room_of_an_engine_that_dies_after_an_answer_was_begun_for_it_drains(
+    beats: Play, http: int
+) -> None:
+    """What it had begun it may still have: nginx knows only that its connection has closed."""
+    node, _ = beats(1.0, pool={"drain": "5s"})
+    client: Any = H2Client(node.h2_port) if http == 2 else Client(node.port)
+    client.post(chat_body(), headers={"x-medical-scene": "QA"}).head()
+    [frame] = events_in(client.rest().replace(PING, b""))
+    assert json.loads(frame)["error"]["code"] == "upstream_truncated"
+    [backend] = wait_for(lambda: [b for b in node.pool()["backends"] if b["draining"]])
+    assert backend["streams"] == 1
+    wait_for(lambda: node.access_log()[-1]["verdict"] == "upstream_truncated")
+    node.settled()
+    client.close() if http == 2 else client.fin()
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_an_engine_that_is_silent_for_too_long_is_given_up(beats: Play, begun: bool) -> None:
     node, _ = beats(*([HEAD] if begun else []), 60.0, pool={"silence": "1s"})
