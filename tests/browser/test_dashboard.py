@@ -269,6 +269,10 @@ def test_stream_that_is_being_cut_is_not_asked_about_again(node: Node, open_ui: 
         ui.page.keyboard.press("Delete")
         wait_for(lambda: ui.page.get_by_text("the service has told nginx to cut it").count() == 2)
         assert not ui.dialog.count()
+        # Where its end is missed the pages tell of it.
+        ui.page.evaluate("weir.live.stop(), weir.store.read().finish()")
+        ui.wait_for_notice("is no longer open")
+        assert not ui.page.locator("#notices [data-waits=true]").count()
     finally:
         crowd.leave()
 
@@ -324,6 +328,9 @@ def test_backend_is_drained_emptied_and_activated(
         ui.confirm()
         ui.wait_for_notice("pair/gpu-0 is draining now.")
         ui.wait_for_attention("pair/gpu-0 is draining: streams that still run: 3.")
+        # Its limit counts no longer, what runs there does.
+        ui.page.get_by_text("6 of 25 streams").wait_for()
+        ui.page.locator("#totals").get_by_text("of 20,050", exact=True).wait_for()
         with streams(node, 2, gap_ms=10):
             wait_for(lambda: ui.meter("gpu-1", "streams")[0] == 5)
             assert ui.meter("gpu-0", "streams")[0] == 3
@@ -604,6 +611,34 @@ def test_language_and_theme_are_chosen_and_kept(node: Node, open_ui: Open) -> No
              .filter((text) => /^[a-z]+[.][a-zA-Z]+$/.test(text.trim()))"""
     )
     assert missing == [], "names of texts that no language has"
+
+
+def test_silence_is_read_out_in_either_language(node: Node, open_ui: Open) -> None:
+    ui = open_ui(node).live()
+    ui.page.evaluate(
+        """() => {
+          weir.live.stop();
+          const progress = { bytes: 9, events: 3, idle_s: 60, phase: "stream", reported_s: 1 };
+          const lease = { id: "x", pool: "p", backend: "b", scene: "QA", tenant: "", tokens: 1,
+            session: "s", state: "active", verdict: null, granted_at: 1, age_s: 90, progress };
+          weir.store.refresh([lease], performance.now());
+        }"""
+    )
+    wait_for(lambda: ui.count() == "1 live")
+    ui.page.get_by_role("button", name="中文").click()
+    wait_for(lambda: ui.count() == "共 1 路")
+    silence = ui.page.locator(".space .col-idle")
+    assert silence.get_attribute("aria-label") is None
+    assert "1 分" in silence.inner_text()
+
+
+def test_what_is_old_is_marked_and_as_legible(node: Node, open_ui: Open) -> None:
+    ui = open_ui(node).live()
+    ui.page.evaluate("weir.live.stop(), document.documentElement.dataset.link = 'reconnecting'")
+    panel = ui.page.locator("#attention-list")
+    assert panel.evaluate("each => getComputedStyle(each).borderTopStyle") == "dashed"
+    faded = "all => all.filter((each) => getComputedStyle(each).opacity !== '1').length"
+    assert ui.page.locator("main, main *:not(:disabled)").evaluate_all(faded) == 0
 
 
 def test_nothing_is_wider_than_a_phone(node: Node, open_ui: Open) -> None:

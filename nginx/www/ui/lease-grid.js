@@ -163,7 +163,7 @@ export class LeaseGrid {
   #place() {
     const { height, rowHeight } = this.#size;
     const index = this.order.findIndex((lease) => lease.id === this.#active);
-    const at = index >= 0 ? index : this.#activeAt - 1;
+    const at = index >= 0 ? index : this.#activeAt - 0.5;
     return { count: this.order.length, at, page: Math.max(1, Math.floor(height / rowHeight) - 1) };
   }
 

@@ -84,7 +84,7 @@ export class LeaseRow {
     setAttribute(this.bytes, "title", eventsOf(progress));
     setText(this.idle, silence(lease, now));
     // Where the columns have no heads: it stands beside the age.
-    setAttribute(this.idle, "data-label", isSilent(lease, now) ? text("col.idle") : "");
+    setAttribute(this.idle, "data-head", isSilent(lease, now) ? text("col.idle") : "");
   }
 }
 

@@ -52,9 +52,10 @@ export function sums(points, chart) {
   return [...totals].filter(([, number]) => number > 0).sort((one, other) => other[1] - one[1]);
 }
 
-// What the last whole minute counted; of the one under way, while there is no other.
+// What the last whole minute counted; of the one under way, while there is none right before it.
 export function lastMinute(points, of) {
-  const point = points.at(-2) ?? points.at(-1);
+  const [before, last] = [points.at(-2), points.at(-1)];
+  const point = before && last.at - before.at <= STEP_S + 1 ? before : last; // both are rounded
   if (!point) return null;
   const value = point[of];
   return typeof value === "number" ? value : Object.values(value ?? {}).reduce((sum, number) => sum + number, 0);

@@ -3,6 +3,7 @@
 import { attention } from "./attention.js";
 import { button, make, setAttribute, setText } from "./dom.js";
 import { lastMinute } from "./minutes.js";
+import { limitOf } from "./store.js";
 import { format, text } from "./texts.js";
 
 const MOST = 6;
@@ -101,8 +102,8 @@ export class TotalsView {
     const silent = nodes.filter((node) => node.silent && node.agent).length;
     const waiting = pools.reduce((total, pool) => total + pool.waiting, 0);
     const of = (limit) => text("of", format.number(limit));
-    this.#say("streams", format.number(sum("streams")), of(sum("max_streams")));
-    this.#say("tokens", format.number(sum("tokens")), of(sum("max_tokens")));
+    this.#say("streams", format.number(sum("streams")), of(limitOf(backends, "max_streams")));
+    this.#say("tokens", format.number(sum("tokens")), of(limitOf(backends, "max_tokens")));
     this.#say("draining", format.number(sum("draining")));
     this.#say("waiting", format.number(waiting));
     this.#parts.get("waiting").element.hidden = waiting === 0;

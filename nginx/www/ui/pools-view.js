@@ -2,6 +2,7 @@
 
 import { Keyed, button, make, setAttribute, setText, setWidth } from "./dom.js";
 import { HeatStrip } from "./heat-strip.js";
+import { limitOf } from "./store.js";
 import { format, text } from "./texts.js";
 
 const STATES = { active: ["draining", "disabled"], draining: ["active", "disabled"], disabled: ["active"] };
@@ -40,7 +41,7 @@ class PoolCard {
   show(pool) {
     this.pool = pool.name;
     setText(this.name, pool.name);
-    const limit = pool.backends.reduce((sum, backend) => sum + backend.max_streams, 0);
+    const limit = limitOf(pool.backends, "max_streams");
     const parts = [text("pool.sum", format.number(pool.streams), format.number(limit))];
     if (pool.waiting > 0) parts.push(text("pool.waiting", format.number(pool.waiting)));
     setText(this.sum, parts.join(" · "));

@@ -68,7 +68,7 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
     const told = notify("", { waits: true });
     let ended = null;
     const forget = store.whenEnded(lease.id, (data) => {
-      ended = text("cut.ended", id, coded(data.verdict), format.duration(data.age_s));
+      ended = data ? text("cut.ended", id, coded(data.verdict), format.duration(data.age_s)) : text("cut.gone", id);
       told.say(ended);
     });
     try {

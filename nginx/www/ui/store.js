@@ -69,7 +69,9 @@ export class Store {
       put: (leases, at) => this.#put(leases, at, reading),
       finish: () => {
         for (const lease of this.leases.values()) {
-          if (lease.reading < reading) this.leases.delete(lease.id);
+          if (lease.reading >= reading) continue;
+          this.leases.delete(lease.id);
+          this.#endings.get(lease.id)?.(null);
         }
         this.#changed("leases");
       },
@@ -168,7 +170,8 @@ export class Store {
     this.#changed("leases");
   }
 
-  // Calls back once, with what the service says of the lease's end. Returns what undoes it.
+  // Calls back once, with what the service says of the lease's end, and before that with null if
+  // pages tell of it first: the event may have been missed. Returns what undoes it.
   whenEnded(id, callback) {
     this.#endings.set(id, callback);
     return () => this.#endings.delete(id);
@@ -186,6 +189,11 @@ export class Store {
     this.#endings.delete(data.id);
     this.#changed("leases");
   }
+}
+
+// A limit of several backends together: of those that take new streams, as the service counts it.
+export function limitOf(backends, name) {
+  return backends.reduce((sum, backend) => sum + (backend.state === "active" ? backend[name] : 0), 0);
 }
 
 // Whether it was told to be cut, and may still be: its gateway hears of it within a second or two.

@@ -20,13 +20,14 @@ export function revealing(index, { top, height, rowHeight }) {
   return Math.max(top, begin + rowHeight - height);
 }
 
-// Where a key leads from a row; null where it leads nowhere.
+// Where a key leads from a row, or from between two: 4.5 is where row 5 was. Null where it leads
+// nowhere.
 export function rowAfter(key, index, { count, page }) {
   const steps = {
-    ArrowDown: index + 1,
-    ArrowUp: index - 1,
-    PageDown: index + page,
-    PageUp: index - page,
+    ArrowDown: Math.floor(index + 1),
+    ArrowUp: Math.ceil(index - 1),
+    PageDown: Math.floor(index + page),
+    PageUp: Math.ceil(index - page),
     Home: 0,
     End: count - 1,
   };

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { ServiceClock } from "../../../nginx/www/ui/clock.js";
-import { Store, isBeingCut } from "../../../nginx/www/ui/store.js";
+import { Store, isBeingCut, limitOf } from "../../../nginx/www/ui/store.js";
 
 const AHEAD_S = 1_000_000; // by so much the service's clock is ahead of this one
 
@@ -154,6 +154,27 @@ test("who waits for an end is told once", () => {
   tell("granted", granted("a"));
   tell("ended", { id: "a", verdict: "completed", age_s: 3, tokens: 1 });
   assert.deepEqual(told, ["killed"]);
+});
+
+test("who waits for an end is told where pages alone tell of it, and of the event that comes after", () => {
+  const { store, time, tell } = started();
+  const told = [];
+  store.refresh([paged("a"), paged("b")], time.ms);
+  store.whenEnded("a", (data) => told.push(data?.verdict ?? null));
+  for (let n = 0; n < 2; n += 1) {
+    const reading = store.read();
+    reading.put([paged("b")], time.ms);
+    reading.finish();
+  }
+  assert.deepEqual(told, [null]);
+  tell("ended", { id: "a", verdict: "killed", age_s: 3, tokens: 1 });
+  assert.deepEqual([told, ids(store)], [[null, "killed"], ["b"]]);
+});
+
+test("limits are those of the backends that take new streams", () => {
+  const of = (state, max_streams) => ({ state, max_streams });
+  assert.equal(limitOf([of("active", 25), of("draining", 8), of("disabled", 4), of("active", 1)], "max_streams"), 26);
+  assert.equal(limitOf([], "max_streams"), 0);
 });
 
 test("minutes replace those that are known, and an hour is kept", () => {

@@ -99,5 +99,10 @@ test("keys lead from row to row and stop at the ends", () => {
   assert.equal(rowAfter("ArrowDown", 99, list), 99);
   assert.equal(rowAfter("ArrowUp", -1, list), 0);
   assert.equal(rowAfter("x", 5, list), null);
+  assert.deepEqual(
+    ["ArrowDown", "ArrowUp", "PageDown", "PageUp"].map((key) => rowAfter(key, 49.5, list)),
+    [50, 49, 59, 40], "from where row 50 was: what came after it is there now",
+  );
+  assert.deepEqual(["ArrowDown", "ArrowUp"].map((key) => rowAfter(key, -0.5, list)), [0, 0]);
   assert.equal(rowAfter("End", 0, { count: 0, page: 1 }), null);
 });

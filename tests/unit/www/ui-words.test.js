@@ -124,4 +124,7 @@ test("ends and refusals are counted by kind, and what is new counts as a fault",
   assert.equal(lastMinute([point, { ...point, granted: 0 }], "granted"), 9);
   assert.equal(lastMinute([point], "refused"), 5);
   assert.equal(lastMinute([], "granted"), null);
+  const at = (second, granted) => ({ ...point, at: second, granted });
+  assert.equal(lastMinute([at(0, 7), at(60, 1)], "granted"), 7);
+  assert.equal(lastMinute([at(0, 7), at(600, 1)], "granted"), 1, "nobody counted in between");
 });
