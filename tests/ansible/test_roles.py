@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,26 @@ def test_a_wrong_type_stops_the_play_before_anything_is_looked_at(tmp_path: Path
     inventory.write_text(yaml.safe_dump({"weir_nodes": {"hosts": host}}))
     code, said = run(tmp_path, "ansible-playbook", "-i", str(inventory), "site.yml")
     assert code != 0 and "weir_nofile" in said, said
+    assert "changed=0" in said and not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"weir_admin": {"tokens": [{"name": "ops", "role": "admin", "env": "WEIR_ADMIN_TOKEN"}]}},
+        {"weir_admission": {"tokens": [{"name": "node-1", "env": "WEIR_NODE_1"}]}},
+        {"weir_admission": {"url": "https://192.0.2.1:8443", "token": {"env": "WEIR_NODE_TOKEN"}}},
+    ],
+)
+def test_a_token_from_the_environment_is_refused_with_what_to_do_instead(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    inventory = tmp_path / "inventory.yml"
+    machine = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    host = {"gpu-1": {**machine, **given, "weir_pools": {"default": {}}}}
+    inventory.write_text(yaml.safe_dump({"weir_nodes": {"hosts": host}}))
+    code, said = run(tmp_path, "ansible-playbook", "-i", str(inventory), "site.yml")
+    assert code != 0 and "weir_tokens, or name its file, instead of env" in said, said
     assert "changed=0" in said and not (tmp_path / "build").exists()
 
 
