@@ -584,6 +584,52 @@ def test_stream_that_was_pressed_is_meant_though_the_rows_move(node: Node, open_
         assert f"Cut stream {meant}?" in ui.dialog.inner_text()
 
 
+def test_stream_that_was_missed_for_a_while_is_asked_about_as_it_is(
+    node: Node, open_ui: Open
+) -> None:
+    """A service that lost its journal hears of its streams again from their gateways."""
+    ui = open_ui(node).live()
+    ui.page.evaluate(
+        """() => {
+          weir.live.stop();
+          const lease = { id: "x", pool: "p", backend: "b", scene: "QA", tenant: "", tokens: 1,
+            session: "s", state: "active", verdict: null, granted_at: 1, age_s: 1, progress: null };
+          window.told = (tokens) => weir.store.refresh([{ ...lease, tokens }], performance.now());
+          told(11);
+        }"""
+    )
+    wait_for(lambda: ui.count() == "1 live")
+    ui.row("x").get_by_role("button", name="Cut stream").click()
+    ui.dialog.get_by_text("Its 11 tokens").wait_for()
+    sure = ui.dialog.get_by_role("button", name="Cut the stream")
+    ui.page.evaluate("weir.store.read().finish()")
+    ui.dialog.get_by_text("x is no longer open").wait_for()
+    assert sure.is_disabled()
+    ui.page.evaluate("told(12)")
+    ui.dialog.get_by_text("Its 12 tokens").wait_for()
+    assert sure.is_enabled()
+    ui.page.keyboard.press("Escape")
+    ui.page.locator("#grid").focus()
+    ui.page.keyboard.press("ArrowDown")
+    ui.page.keyboard.press("Enter")
+    ui.dialog.get_by_text("12", exact=True).wait_for()
+    ui.page.evaluate("weir.store.read().finish()")
+    ui.dialog.get_by_text("This stream has ended.").wait_for()
+    ui.page.evaluate("told(13)")
+    ui.dialog.get_by_text("13", exact=True).wait_for()
+
+
+def test_escape_that_ends_a_composition_leaves_the_filter(node: Node, open_ui: Open) -> None:
+    ui = open_ui(node).live().filter("solo")
+    words = ui.page.locator("#words")
+    focused = "document.activeElement.id"
+    words.dispatch_event("keydown", {"key": "Escape", "keyCode": 229, "bubbles": True})
+    assert (ui.page.evaluate(focused), words.input_value()) == ("words", "solo")
+    words.press("Escape")
+    assert ui.page.evaluate(focused) == "grid"
+    wait_for(lambda: words.input_value() == "")
+
+
 def test_language_and_theme_are_chosen_and_kept(node: Node, open_ui: Open) -> None:
     ui = open_ui(node, locale="zh-CN").live()
     assert ui.page.evaluate("document.documentElement.lang") == "zh-CN"

@@ -180,6 +180,7 @@ find("theme").addEventListener("click", () => {
 });
 find("keys").addEventListener("click", showKeys);
 document.addEventListener("keydown", (event) => {
+  if (event.isComposing || event.keyCode === 229) return; // it is meant for an input method
   const typing = event.target.matches?.("input, select, textarea");
   if (event.key === "Escape" && event.target === find("words")) {
     controls.ask({ words: "" });

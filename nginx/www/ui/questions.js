@@ -50,15 +50,16 @@ export function askCut({ api, store, clock, frames, notify }, lease) {
   }
   const place = `${lease.pool}/${lease.backend}`;
   const tell = () => {
-    if (!store.leases.has(lease.id)) {
+    const open = store.leases.get(lease.id); // one that was on no page may be back
+    dialog.allow(Boolean(open));
+    if (!open) {
       dialog.tell([text("cut.gone", id)]);
-      dialog.allow(false);
       return;
     }
     dialog.tell([
-      text("cut.age", format.duration((clock.now() - lease.since) / 1000)),
+      text("cut.age", format.duration((clock.now() - open.since) / 1000)),
       text("cut.what"),
-      text("cut.room", format.number(lease.tokens), place),
+      text("cut.room", format.number(open.tokens), place),
     ]);
   };
   const off = frames.on(["leases"], () => tell());
@@ -115,6 +116,7 @@ export function showLease(context, lease) {
   };
   const show = () => {
     const here = store.leases.has(lease.id);
+    lease = store.leases.get(lease.id) ?? lease; // one that was on no page may be back
     setText(gone, here ? "" : text("detail.gone"));
     if (cut) cut.hidden = !here;
     if (!here) return;
