@@ -64,6 +64,10 @@ class Prometheus:
         """All that are pending or firing."""
         return list(self._get("/api/v1/alerts")["alerts"])
 
+    def rules(self) -> list[dict[str, Any]]:
+        """The groups that it has loaded."""
+        return list(self._get("/api/v1/rules")["groups"])
+
     def query(self, expression: str) -> list[dict[str, Any]]:
         """An instant query's result."""
         return list(self._get("/api/v1/query", query=expression)["result"])
