@@ -2,57 +2,57 @@
 usage. The commands that talk to a running service are in ``control.terminal``."""
 
 import argparse
-import io
 import json
 import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import control
 from control.config import Config, ConfigError, for_engines, load
 from control.config.faults import unusable
 from control.config.units import Address, address
 from control.nginx import NginxError, find_nginx
-from control.terminal.parser import add_commands, add_file, count, duration
+from control.terminal import streams
+from control.terminal.parser import add_commands, add_file, count, duration, utf8
 
 SIMULATED_ENGINE = "127.0.0.1:8000"
+LASTING = ("up", "admission", "agent", "simulate")
+"""Commands that run until they are stopped; the others are for their answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    _speak_any_encoding()
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    if fault := options.fault_of(options) if "fault_of" in options else None:
-        print(f"weir {options.command}: {fault}", file=sys.stderr)
-        return 2
+    has_output = streams.prepare()
     try:
+        options = _parser().parse_args(arguments)
+        if fault := options.fault_of(options) if "fault_of" in options else None:
+            print(f"weir {options.command}: {fault}", file=sys.stderr)
+            return 2
+        if not has_output and options.command not in LASTING:
+            told = "standard output is closed: send it to /dev/null where no answer is wanted"
+            print(f"weir: {told}", file=sys.stderr)
+            return 1
         code: int = options.run(options)
         sys.stdout.flush()
         return code
-    except ConfigError as exc:
+    except (ConfigError, NginxError) as exc:
         print(f"weir: {exc}", file=sys.stderr)
     except BrokenPipeError:
         # Whoever read has had enough, as `head` has.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.give_up()
         return 0
-    except NginxError as exc:
-        print(f"weir: {exc}", file=sys.stderr)
     except OSError as exc:
-        print(f"weir: {unusable(exc)}", file=sys.stderr)
+        if lost := streams.give_up():
+            told = f"standard output cannot be written: {lost.strerror}: send it elsewhere"
+        else:
+            told = unusable(exc)
+        print(f"weir: {told}", file=sys.stderr)
     except KeyboardInterrupt:
         pass
     return 1
-
-
-def _speak_any_encoding() -> None:
-    """A character that a terminal's encoding lacks is written as its number."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -61,11 +61,25 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()
+        super().exit(status, message)
+
+
+class _Command(_Parser):
+    """One command; what it is given as text is UTF-8 in any locale."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.register("type", None, utf8)
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="weir", description="Admission control for self-hosted LLM streaming.")
     parser.add_argument("--version", action="version", version=f"weir {control.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", dest="command", parser_class=_Command
+    )
 
     up = commands.add_parser("up", help="the whole node in the foreground")
     add_file(up, "-c", "--config", metavar="FILE", help="weir.yml")

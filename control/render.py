@@ -335,8 +335,9 @@ def _place(url: str, what: str) -> dict[str, Any]:
 def _look_up(name: str, what: str) -> str:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except socket.gaierror as exc:
-        raise NginxError(f"{what} {name} cannot be looked up: {exc.strerror}") from exc
+    except (socket.gaierror, UnicodeError) as exc:  # the latter of a name that none can have
+        why = exc.strerror if isinstance(exc, OSError) else "no such name can be"
+        raise NginxError(f"{what} {name} cannot be looked up: {why}") from exc
     family, *_, place = min(found, key=lambda each: each[0])  # IPv4 where it has both
     return f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0])
 

@@ -47,7 +47,7 @@ class AdminClient(Connection):
         """One backend, and the ETag of its settings: a change that names it is refused with
         status 412 where somebody else has changed them meanwhile."""
         response = self._call("GET", _backend(pool, name))
-        return cast(Backend, self._json(response)), response.headers.get("ETag")
+        return cast(Backend, self._object_of(response)), response.headers.get("ETag")
 
     def set_limits(
         self,
@@ -186,8 +186,8 @@ class AdminClient(Connection):
         self, pool: str, backend: str, change: Mapping[str, object], etag: str | None
     ) -> Backend:
         headers = {"If-Match": etag} if etag else {}
-        answer = self._json(self._call("PATCH", _backend(pool, backend), change, headers))
-        return cast(Backend, answer)
+        response = self._call("PATCH", _backend(pool, backend), change, headers)
+        return cast(Backend, self._object_of(response))
 
 
 def _backend(pool: str, name: str) -> str:

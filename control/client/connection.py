@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import requests
 import urllib3.exceptions
@@ -90,9 +90,13 @@ class Connection:
         query: Mapping[str, str | None] | None = None,
     ) -> dict[str, Any]:
         """The answer, an object."""
-        answer = self._json(self._call(method, path + query_text(query or {}), body))
+        return self._object_of(self._call(method, path + query_text(query or {}), body))
+
+    def _object_of(self, response: requests.Response) -> dict[str, Any]:
+        answer = self._json(response)
         if not isinstance(answer, dict):
-            raise ServiceError(f"{method} {path} at {self.address}: not an object")
+            asked = f"{response.request.method} {urlsplit(response.url).path}"
+            raise ServiceError(f"{asked} at {self.address}: not an object")
         return answer
 
     def _list(
@@ -168,7 +172,7 @@ class Connection:
     def _json(self, response: requests.Response) -> Any:
         try:
             return response.json()
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ServiceError(f"{self.address} answered what is not JSON") from exc
 
 
@@ -194,7 +198,7 @@ def _problem(response: requests.Response) -> tuple[str, str]:
     """The code of the service's refusal, and what it said of it (RFC 9457)."""
     try:
         answer = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return "", ""
     if not isinstance(answer, dict):
         return "", ""

@@ -14,6 +14,7 @@ RETRY_S = 1.0
 each failure."""
 LONGEST_RETRY_S = 15.0
 MAX_LINE = 1 << 20
+MAX_DIGITS = 18
 
 Open = Callable[[int | None], Generator[bytes, None, None]]
 """Asks for the events after an id, and gives the bytes of the answer as they come."""
@@ -73,7 +74,7 @@ class EventParser:
             return self._whole()
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
-        is_number = value.isascii() and value.isdigit()
+        is_number = value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS
         match field:
             case "event":
                 self._kind = value
@@ -94,6 +95,6 @@ class EventParser:
             return None
         try:
             data = json.loads(text)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise ServiceError(f"the data of an event {kind} is not JSON") from exc
         return Event(kind, self._id if is_new else None, data if isinstance(data, dict) else {})

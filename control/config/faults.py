@@ -25,7 +25,7 @@ class Fault:
 def unusable(exc: OSError) -> str:
     """What the system says of a file or folder, with the remedy; of anything else its words."""
     if exc.filename is None or not exc.strerror:
-        return str(exc)
+        return exc.strerror or str(exc)
     return f"{exc.filename}: {exc.strerror}: mend that, or name another place"
 
 

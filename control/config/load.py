@@ -48,7 +48,8 @@ def load(path: Path) -> Config:
     """The configuration in ``path``, or :class:`ConfigError`."""
     source = str(path)
     try:
-        raw_bytes = path.read_bytes()
+        with path.open("rb") as file:
+            raw_bytes = file.read(MAX_FILE_BYTES + 1)
         if len(raw_bytes) > MAX_FILE_BYTES:
             raise ConfigError(source, [Fault("", f"is larger than {MAX_FILE_BYTES} bytes")])
         raw = yaml.load(raw_bytes, Loader=_StrictLoader)

@@ -62,9 +62,13 @@ def address(value: object) -> Address:
             sound = _is_ip(host)
         else:
             sound = _HOST.match(host) is not None
-        if sound and port.isascii() and port.isdigit() and 1 <= int(port[:6]) <= MAX_PORT:
+        if sound and port.isascii() and port.isdigit() and _is_port(port):
             return Address(host, int(port))
     raise ValueError(f"must be HOST:PORT with a port from 1 to {MAX_PORT}, like 127.0.0.1:8080")
+
+
+def _is_port(digits: str) -> bool:
+    return len(digits) <= len(str(MAX_PORT)) and 1 <= int(digits) <= MAX_PORT
 
 
 def _is_ip(text: str) -> bool:

@@ -1,2 +1,2 @@
 """What operators do from a terminal: the admin plane as commands. One module a job; only
-``parser`` is imported before it is known which."""
+``parser`` and ``streams`` are imported before it is known which."""

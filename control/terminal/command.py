@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 from control.client import AdminClient, ServiceError
-from control.terminal.explain import explain
+from control.terminal.explain import ODD, explain, explain_odd
 from control.terminal.place import PlaceError, find_place
 from control.terminal.screen import Screen
 from control.terminal.words import plain
@@ -24,6 +24,8 @@ def run(command: Command, options: argparse.Namespace) -> int:
             return command(client, Screen(options.json), options)
     except ServiceError as exc:
         return fail(explain(exc, place))
+    except ODD as exc:
+        return fail(explain_odd(exc, place.address))
 
 
 def fail(why: str) -> int:

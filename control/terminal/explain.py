@@ -12,6 +12,16 @@ ANOTHER_NAME = (62, 64)
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and ..._IP_ADDRESS_MISMATCH."""
 
 
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What using an answer raises that is of another shape than Weir's."""
+
+
+def explain_odd(exc: Exception, address: str) -> str:
+    """An answer that could not be used, and the remedy."""
+    what = f"{address} answers, and not as Weir's admin plane does ({type(exc).__name__}: {exc})"
+    return f"{what}: name the admin plane {ANOTHER}, or take the weir of its version"
+
+
 def explain(exc: ServiceError, place: Place) -> str:
     """An error of the service at this place, and its remedy."""
     if exc.status is None:

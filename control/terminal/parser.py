@@ -5,6 +5,7 @@ Imports no command: what runs one is imported when it does.
 
 import argparse
 import importlib
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,8 @@ STATES = ("active", "draining")
 SORTS = ("oldest", "youngest")
 PAGE = 100
 DRAIN_S = 600.0
+MAX_DIGITS = 18
+"""What all who take a number can count to."""
 
 Commands = Any  # what argparse's add_subparsers gives has no public name
 
@@ -191,16 +194,26 @@ def _late(place: str) -> Callable[[argparse.Namespace], int]:
 
 def target(text: str) -> tuple[str, str]:
     """``POOL/BACKEND``"""
-    match = TARGET.match(text)
+    match = TARGET.match(utf8(text))
     if not match:
         raise argparse.ArgumentTypeError(f"{text!r} must be POOL/BACKEND, as `weir pools` lists")
     return match[1], match[2]
 
 
+def utf8(text: str) -> str:
+    """Text as UTF-8, whatever the locale has taken it for."""
+    try:
+        return os.fsencode(text).decode()
+    except UnicodeError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} must be UTF-8") from exc
+
+
 def count(text: str) -> int:
     """A whole number, at least 1."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:19]) <= 1 << 62):
+    if not (text.isascii() and text.isdigit() and int(text[:MAX_DIGITS]) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+    if len(text) > MAX_DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r} must have at most {MAX_DIGITS} digits")
     return int(text)
 
 

@@ -353,8 +353,14 @@ def told_by(*arguments: str, **environ: str) -> tuple[int, str, str]:
         ("leases", "--limit", "0"), ("leases", "--limit", "x"), ("leases", "--state", "x"),
         ("leases", "--all", "--limit", "1"), ("completion", "powershell"), ("completion",),
         ("top", "--every", "1"), ("events", "--since-id", "x"),
+        ("leases", "--limit", "1" * 23), ("audit", "--limit", "1" * 5_000),
+        ("simulate", "--listen", "127.0.0.1:000080800"),
+        # No UTF-8, as Python has such arguments.
+        ("kill", "\udcff"), ("pools", "\udcff"), ("leases", "--pool", "\udcff"),
+        ("drain", "\udcff/a"), ("events", "--kind", "\udcff"), ("sessions", "--node", "\udcff"),
+        ("up", "--engine", "http://\udcff"),
     ],
-    ids=" ".join,
+    ids=lambda value: ascii(" ".join(value))[:40],
 )  # fmt: skip
 def test_wrong_usage_is_exit_2(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -365,6 +371,45 @@ def test_wrong_usage_is_exit_2(
         code = exc.code
     out, err = capsys.readouterr()
     assert (code, out) == (2, "") and err.strip() and err.count("\n") == 1
+
+
+def test_a_name_is_utf8_in_any_locale(node: Node) -> None:
+    poor = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code, _, err = told_by("pools", "发热", "--admin", node.admin, **poor)
+    assert (code, err.count("\n")) == (1, 1) and "no pool '\\u53d1\\u70ed'" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("pools >&-", "standard output is closed"), ("kill x >&- <&-", "standard output is closed"),
+        ("pools >/dev/full", "standard output cannot be written: No space left on device"),
+        ("pools --json >/dev/full", "standard output cannot be written: No space left on device"),
+        ("pools --help >/dev/full", "standard output cannot be written: No space left on device"),
+    ],
+)  # fmt: skip
+def test_an_answer_that_cannot_be_written_is_one_line(node: Node, command: str, told: str) -> None:
+    code, _, err = in_shell(command, node)
+    assert (code, err.count("\n")) == (1, 1) and told in err, err
+
+
+def test_a_closed_descriptor_that_is_not_needed_is_no_error(node: Node) -> None:
+    code, out, err = in_shell("top <&-", node)
+    assert (code, err) == (0, "") and BACKEND in out
+    code, out, _ = in_shell("pools 2>&- <&-", node)
+    assert code == 0 and BACKEND in out
+    assert in_shell("pools nope >&- 2>&- <&-", node) == (1, "", "")
+
+
+def in_shell(command: str, node: Node) -> tuple[int, str, str]:
+    """``NAME … REDIRECTIONS``, with Python's output as it is by default."""
+    name, *redirections = command.split(" ")
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        " ".join([*WEIR, name, "--admin", node.admin, *redirections]),
+        shell=True, capture_output=True, text=True, timeout=60, check=False, env=environ,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_service_that_is_not_there_is_named_with_what_starts_it(

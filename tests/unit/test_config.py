@@ -164,7 +164,7 @@ def test_units() -> None:
     for wrong in ("10", "s", "-1s", "1 s", 5, None, True, "1e3s"):
         with pytest.raises(ValueError, match="duration"):
             seconds(wrong)
-    for wrong in ("host", "host:0", "host:70000", ":80", "h h:80", "[x]:80", 80, "h:８０"):
+    for wrong in ("host", "h:0", "h:70000", "h:000080800", ":80", "h h:80", "[x]:80", 80, "h:８０"):
         with pytest.raises(ValueError, match="HOST:PORT"):
             address(wrong)
 

@@ -8,6 +8,7 @@ import yaml
 
 from control.client import ServiceError
 from control.config import Config, load
+from control.terminal.doctor.archive import write_archive
 from control.terminal.doctor.findings import of_service
 from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
@@ -120,6 +121,16 @@ def test_secrets_are_those_that_the_file_names(tmp_path: Path) -> None:
     }
     found = secrets_of(config, iter([{"A": "here"}, {"A": "in the service", "B": "second"}]))
     assert found == {"here", "in the service", "second", SECRET, "https://h/T0"}
+
+
+def test_an_archive_is_whole_or_not_there(tmp_path: Path) -> None:
+    file = write_archive(tmp_path / "a.tar.gz", {"x": "y"})
+    for folder in (tmp_path, Path("/")):
+        with pytest.raises(IsADirectoryError) as caught:
+            write_archive(folder, {"x": "y"})
+        assert caught.value.filename == str(folder)
+    assert [*tmp_path.iterdir()] == [file]
+    assert not tmp_path.with_name(f"{tmp_path.name}.part").exists()
 
 
 @pytest.fixture

@@ -330,6 +330,15 @@ def test_modules_are_loaded_where_lua_is_not_built_in(tmp_path: Path) -> None:
 # -- safety ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["a..b", "a" * 80])
+def test_an_engines_name_that_none_can_have_is_told(tmp_path: Path, name: str) -> None:
+    pools = {"default": {"backends": [{"name": "gpu-0", "url": f"http://{name}:80"}]}}
+    with pytest.raises(NginxError, match=f"engine's name {name} cannot be looked up"):
+        variables(
+            config(tmp_path, pools=pools, routes=[{"path": "/a", "pool": "default"}]), OLD, tmp_path
+        )
+
+
 def files_of(folder: Path) -> dict[str, tuple[str, int]]:
     return {file.name: (file.read_text(), file.stat().st_ino) for file in folder.iterdir()}
 

@@ -1,5 +1,6 @@
 """The file that goes with a bug report."""
 
+import errno
 import io
 import os
 import tarfile
@@ -11,6 +12,8 @@ def write_archive(output: Path | None, members: dict[str, str]) -> Path:
     """The archive, readable by its owner only, whole or not at all."""
     name = time.strftime("weir-doctor-%Y%m%d-%H%M%S")
     archive = (output or Path(f"{name}.tar.gz")).absolute()
+    if archive.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(archive))
     part = archive.with_name(archive.name + ".part")
     with (
         os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file,

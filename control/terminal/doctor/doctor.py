@@ -17,7 +17,7 @@ from control.terminal.doctor import findings, machine, service
 from control.terminal.doctor.archive import write_archive
 from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
-from control.terminal.explain import explain
+from control.terminal.explain import ODD, explain, explain_odd
 from control.terminal.place import DEFAULT_FILES, PlaceError, find_place
 from control.terminal.screen import Screen, cell
 from control.terminal.words import size, streams
@@ -42,7 +42,7 @@ def doctor(options: argparse.Namespace) -> int:
     if config and config.state.is_dir():
         faults = [fault for fault in all_faults(config) if not _is_taken(fault, told)]
     found = [
-        *findings.of_service(told, address, str(file or "weir.yml"), explained),
+        *_of_service(told, address, str(file or "weir.yml"), explained),
         *findings.of_faults(str(file), faults),
         *(findings.of_versions(config, told, _rendered_version(config)) if config else ()),
         *findings.of_machine(limits, journal),
@@ -123,6 +123,15 @@ def _ask(options: argparse.Namespace, config: Config | None) -> tuple[service.To
     return told, place.address, explain(error, place) if error else "", place.token or ""
 
 
+def _of_service(
+    told: service.Told, address: str, file: str, explained: str
+) -> Iterator[findings.Finding]:
+    try:
+        yield from findings.of_service(told, address, file, explained)
+    except ODD as exc:
+        yield findings.Finding(explain_odd(exc, address), "weir doctor --admin URL")
+
+
 def _is_taken(fault: Fault, told: service.Told) -> bool:
     """A port that is in use is no fault where the service itself is there."""
     return told.is_reachable and fault.path in LISTENERS
@@ -151,6 +160,14 @@ def _files(config: Config | None, redactor: Redactor) -> Iterator[tuple[str, str
         yield f"nginx/{file.name}", redactor.text(text)
 
 
+def _running(told: service.Told) -> str:
+    try:
+        running = sum(pool["streams"] for pool in told.parts.get("pools") or [])
+    except ODD:
+        return ""
+    return f", with {streams(running)}"
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
@@ -169,8 +186,7 @@ def _show(
         lines = [cell("nothing was found to be wrong", "green")]
     for each in found:
         lines += [cell(each.what, "red"), cell(f"  -> {each.remedy}")]
-    running = sum(pool["streams"] for pool in told.parts.get("pools") or [])
-    does = f"answers, with {streams(running)}" if told.is_reachable else "does not answer"
+    does = f"answers{_running(told)}" if told.is_reachable else "does not answer"
     lines += [
         cell(f"weir {control.__version__}; the service {address} {does}"),
         cell(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from control.client import AdminClient, Lease, ServiceError
+from control.terminal.explain import ODD, explain_odd
 
 MAX_LEASES = 1_000
 OLDEST = 20
@@ -51,6 +52,8 @@ def ask(client: AdminClient) -> Told:
             told.parts[name] = call()
         except ServiceError as exc:
             told.errors[name] = exc
+        except ODD as exc:
+            told.errors[name] = ServiceError(explain_odd(exc, client.address))
     try:
         told.metrics = client.metrics()
     except ServiceError as exc:
@@ -64,9 +67,12 @@ def _skew(history: dict[str, Any] | None, now: float) -> float | None:
     shows it."""
     if not history:
         return None
-    into_minute: float = now - history["points"][-1]["at"]
-    step_s: float = history["step_s"]
-    return min(0.0, into_minute) or max(0.0, into_minute - step_s)
+    try:
+        into_minute: float = now - history["points"][-1]["at"]
+        step_s: float = history["step_s"]
+        return min(0.0, into_minute) or max(0.0, into_minute - step_s)
+    except ODD:
+        return None
 
 
 def lease_summary(page: tuple[list[Lease], str | None]) -> dict[str, Any]:
