@@ -215,7 +215,6 @@ def _lua_config(config: Config) -> dict[str, Any]:
         "heartbeat_s": min(LONGEST_HEARTBEAT_S, shortest_ttl / HEARTBEATS_A_TTL),
         "session_ttl_s": max(pool.session_ttl for pool in config.pools.values()),
         "drain_s": max(pool.drain for pool in config.pools.values()),
-        "longest_stall": clock_text(max(pool.stall for pool in config.pools.values())),
         "max_body": config.nginx.max_body,
         "slowest_upload": config.nginx.slowest_upload,
         "upload_grace_s": config.nginx.upload_grace,

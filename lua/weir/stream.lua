@@ -12,10 +12,13 @@ local sniff = require("weir.sniff")
 local sockets = require("weir.sockets")
 
 local find = string.find
+local gmatch = string.gmatch
 local now = ngx.now
 local tonumber = tonumber
 
 local NEARLY = 0.95 -- of a time limit: nginx's clock goes by milliseconds, ours by its events
+
+local AT_ONCE_S = 0.25 -- what nginx does in one go, by its clock, is well within it
 
 local _M = {}
 
@@ -178,13 +181,32 @@ function _M.body()
     end
 end
 
+-- When the engine of `entry` was let go.
+local function let_go_at(entry, var)
+    local at = entry.claimed_at
+    for seconds in gmatch(var.upstream_response_time or "", "[%d.]+") do -- one a try
+        at = at + tonumber(seconds)
+    end
+    return at
+end
+
 -- Whether a stream that passed no end was cut by nginx, for its client read nothing for `stall`.
 -- Over HTTP/2 a client that leaves a stream stays for its others: it has read all there was, where
--- only the engine paused.
+-- only the engine paused. Of a stream that was cut, frames may wait for a connection that takes
+-- nothing, and its log with them: what the client does then was not its end.
 local function stalled(entry, var)
-    return entry.last and now() - entry.last >= config.pools[entry.pool].stall_s * NEARLY
-        and sockets.has_client(entry.request)
-        and (not entry.multiplexed or tonumber(var.body_bytes_sent) < entry.bytes)
+    local stall_s = config.pools[entry.pool].stall_s * NEARLY
+    if not entry.last or now() - entry.last < stall_s then
+        return false
+    end
+    if entry.multiplexed then
+        local at = let_go_at(entry, var)
+        if now() - at > AT_ONCE_S then
+            return at - entry.last >= stall_s
+        end
+        return tonumber(var.body_bytes_sent) < entry.bytes and sockets.has_client(entry.request)
+    end
+    return sockets.has_client(entry.request)
 end
 
 -- What is left to conclude where the end of the answer was not seen.

@@ -126,19 +126,43 @@ def test_a_client_that_reads_nothing_is_cut_and_its_room_given_back(
     client.close() if http == 2 else client.fin()
 
 
-def test_an_http_2_client_with_a_large_window_that_reads_nothing_is_cut_as_soon(
-    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
-) -> None:
-    """The connection takes nothing, and no stream of it: what waits for it cannot be taken back."""
-    engine = start_engine("--kv-tokens", "1000000")
-    node = start_node([engine.url], pool={"stall": "2s"}, admission={"budget": "5s"})
+def stalled_with_a_large_window(node: Node, tag: str) -> H2Client:
+    """It is the connection that takes nothing: what waits for it cannot be taken back."""
     client = H2Client(node.h2_port)
     client.connection.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 30})
     client.connection.increment_flow_control_window(1 << 30)
-    client.post(endless("wide"), headers={"x-medical-scene": "QA"})
+    return client.post(endless(tag), headers={"x-medical-scene": "QA"})
+
+
+def test_an_http_2_client_with_a_large_window_that_reads_nothing_is_cut_as_soon(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    engine = start_engine("--kv-tokens", "1000000")
+    node = start_node([engine.url], pool={"stall": "2s"}, admission={"budget": "5s"})
+    client = stalled_with_a_large_window(node, "wide")
     wait_for(lambda: engine.stats()["bytes_sent"] > 300_000)
     wait_for(lambda: engine.ended("wide"), 20)
     node.settled(20)
+    assert verdict(node) == "timeout"
+    client.close()
+
+
+@pytest.mark.parametrize("then", ["reads", "closes"])
+def test_what_an_http_2_client_does_after_it_was_cut_is_no_leaving(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node], then: str
+) -> None:
+    """nginx logs the stream when its last frame has gone, or the connection has."""
+    engine = start_engine("--kv-tokens", "1000000")
+    pools = {
+        name: {"backends": [{"name": "gpu-0", "url": engine.url}], "stall": stall}
+        for name, stall in (("default", "2s"), ("other", "1m"))
+    }
+    node = start_node([], pools=pools, admission={"budget": "5s"})
+    client = stalled_with_a_large_window(node, "wide")
+    wait_for(lambda: engine.ended("wide"), 20)
+    time.sleep(0.5)
+    client.rest() if then == "reads" else client.close()
+    node.settled()
     assert verdict(node) == "timeout"
     client.close()
 
@@ -173,18 +197,39 @@ def test_an_http_2_client_that_leaves_while_the_engine_pauses_has_left(
     assert node.metric("weir_client_aborts_total", phase="stream") == 1
 
 
-def test_an_http_2_client_that_closes_after_having_read_nothing_for_long_has_left(
+def test_an_http_2_client_that_cancels_and_then_reads_nothing_for_long_has_left(
     start_engine: Callable[..., Engine], start_node: Callable[..., Node]
 ) -> None:
-    """nginx looks at such a stream again when its time is up: the client is gone by then."""
+    """The log of its stream waits for frames that wait for its connection."""
     engine = start_engine("--kv-tokens", "1000000")
-    node = start_node([engine.url], pool={"stall": "20s"})
+    node = start_node([engine.url], pool={"stall": "5s"}, admission={"budget": "5s"})
+    client = stalled_with_a_large_window(node, "left")
+    wait_for(lambda: engine.stats()["bytes_sent"] > 300_000)
+    client.cancel()
+    wait_for(lambda: engine.ended("left"))
+    node.settled(30)
+    assert verdict(node) == "client_abort"
+    client.close()
+
+
+def test_an_http_2_client_that_closes_after_having_read_little_for_long_has_left(
+    start_engine: Callable[..., Engine], start_node: Callable[..., Node]
+) -> None:
+    """Each little that it reads gives it `stall` anew, and nothing more is taken of the engine."""
+    engine = start_engine("--kv-tokens", "1000000")
+    node = start_node([engine.url], pool={"stall": "3s"}, admission={"budget": "5s"})
     client = stalled(node, 2, "left")
     wait_for(lambda: engine.stats()["bytes_sent"] > 50_000)
-    time.sleep(1)
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        client.connection.increment_flow_control_window(100, client.stream)
+        client.connection.increment_flow_control_window(100)
+        client.socket.sendall(client.connection.data_to_send())
+        time.sleep(0.2)
+    assert not engine.ended("left")
     client.close()
-    wait_for(lambda: engine.ended("left"), 5)
-    node.settled(2)
+    wait_for(lambda: engine.ended("left"))
+    node.settled()
     assert verdict(node) == "client_abort"
 
 
