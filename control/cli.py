@@ -16,7 +16,7 @@ from control.config.faults import unusable
 from control.config.units import Address, address
 from control.nginx import NginxError, find_nginx
 from control.terminal import streams
-from control.terminal.parser import add_commands, add_file, count, duration, utf8
+from control.terminal.parser import add_commands, add_file, count, duration, period, utf8
 
 SIMULATED_ENGINE = "127.0.0.1:8000"
 LASTING = ("up", "admission", "agent", "simulate")
@@ -119,8 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         "--listen", type=_address, default=address(SIMULATED_ENGINE), metavar="HOST:PORT"
     )
     simulate.add_argument("--kv-tokens", type=count, default=100_000, metavar="N")
-    simulate.add_argument("--step", type=duration, default=0.02, metavar="DURATION")
-    simulate.add_argument("--keepalive", type=duration, default=5.0, metavar="DURATION")
+    simulate.add_argument("--step", type=period, default=0.02, metavar="DURATION")
+    simulate.add_argument("--keepalive", type=period, default=5.0, metavar="DURATION")
     simulate.add_argument("--restart", type=duration, default=2.0, metavar="DURATION")
     simulate.set_defaults(run=_simulate)
 

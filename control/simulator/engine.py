@@ -68,6 +68,10 @@ def read_script(body: bytes, stream_by_default: bool) -> Script:
         payload = "x" * payload
     if payload is not None and not isinstance(payload, str):
         raise BadRequest("sim.payload: must be text, or a number of characters")
+    tag = str(sim.get("tag", ""))[:64]
+    for name, text in (("payload", payload or ""), ("tag", tag)):
+        if not _is_unicode(text):
+            raise BadRequest(f"sim.{name}: has half a character, a lone surrogate")
     fail_after = _number(sim, "fail_after", -1, 0, 1_000_000)
     error_after = _number(sim, "error_after", -1, 0, 1_000_000)
     return Script(
@@ -79,7 +83,7 @@ def read_script(body: bytes, stream_by_default: bool) -> Script:
         terminates=sim.get("terminates") is not False,
         payload=payload,
         late=sim.get("late") is True,
-        tag=str(sim.get("tag", ""))[:64],
+        tag=tag,
         stream=bool(asked.get("stream", stream_by_default)),
         prompt_tokens=math.ceil(_prompt_chars(asked) * TOKENS_PER_CHAR),
     )
@@ -95,6 +99,15 @@ def _number(
     if not sound or not least <= float(str(value)) <= most:
         raise BadRequest(f"{name}: must be a number from {least} to {most}")
     return float(str(value))
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be sent: JSON's escapes can make what UTF-8 has no form for."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _prompt_chars(asked: dict[str, object]) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import json
 import math
+import os
 import time
 from dataclasses import asdict
 from itertools import count
@@ -64,11 +65,13 @@ class Simulator:
         self._timer = None
         self._armed_for = math.inf
         now = self._loop.time()
-        while self._due and self._due[0][0] <= now:
-            _, _, answer = heapq.heappop(self._due)
-            self._go_on(answer)
-        if self._due and self._due[0][0] < self._armed_for:
-            self._arm(self._due[0][0])
+        try:
+            while self._due and self._due[0][0] <= now:
+                _, _, answer = heapq.heappop(self._due)
+                self._go_on(answer)
+        finally:  # one answer that fails holds up no other
+            if self._due and self._due[0][0] < self._armed_for:
+                self._arm(self._due[0][0])
 
     def _go_on(self, answer: "Answer") -> None:
         try:
@@ -406,9 +409,14 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     simulator = Simulator(Engine(kv_tokens, step_s), keepalive_s, restart_s)
-    server = await loop.create_server(
-        lambda: Connection(simulator), listen.host, listen.port, backlog=4096
-    )
+    try:
+        server = await loop.create_server(
+            lambda: Connection(simulator), listen.host, listen.port, backlog=4096
+        )
+    except OSError as exc:
+        # What a name lacks has a number below 0.
+        why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror
+        raise OSError(exc.errno, why, str(listen)) from exc
     simulator.sweep()
     port = server.sockets[0].getsockname()[1]
     print(f"weir simulate: ready http://{Address(listen.host, port)}", flush=True)

@@ -101,7 +101,7 @@ def _limit_fault(options: argparse.Namespace) -> str | None:
 
 def _add_views(commands: Commands) -> None:
     top = _add(commands, "top", "top:top", "a live table; q quits")
-    top.add_argument("--every", type=duration, default=1.0, metavar="DURATION", help="default: 1s")
+    top.add_argument("--every", type=period, default=1.0, metavar="DURATION", help="default: 1s")
     top.add_argument("--once", action="store_true", help="print it once, as for a pipe")
 
     events = _add(commands, "events", "events:follow_events", "what happens, as it happens")
@@ -223,3 +223,11 @@ def duration(text: str) -> float:
         return seconds(text)
     except ValueError as exc:
         raise argparse.ArgumentTypeError(f"{text!r} {exc}") from exc
+
+
+def period(text: str) -> float:
+    """A duration that is not nothing, in seconds."""
+    found = duration(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0s")
+    return found

@@ -354,7 +354,9 @@ def told_by(*arguments: str, **environ: str) -> tuple[int, str, str]:
         ("leases", "--all", "--limit", "1"), ("completion", "powershell"), ("completion",),
         ("top", "--every", "1"), ("events", "--since-id", "x"),
         ("leases", "--limit", "1" * 23), ("audit", "--limit", "1" * 5_000),
-        ("simulate", "--listen", "127.0.0.1:000080800"),
+        ("simulate", "--listen", "127.0.0.1:000080800"), ("simulate", "--step", "0s"),
+        ("simulate", "--keepalive", "0ms"), ("simulate", "--kv-tokens", "0"),
+        ("top", "--every", "0s"),
         # No UTF-8, as Python has such arguments.
         ("kill", "\udcff"), ("pools", "\udcff"), ("leases", "--pool", "\udcff"),
         ("drain", "\udcff/a"), ("events", "--kind", "\udcff"), ("sessions", "--node", "\udcff"),

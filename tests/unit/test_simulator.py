@@ -1,8 +1,9 @@
 """The simulated GPU: its KV cache, and what a request's body may ask of it."""
 
+import asyncio
 import json
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,8 @@ from control.simulator.engine import (
     Stream,
     read_script,
 )
+from control.simulator.server import Answer as ServerAnswer
+from control.simulator.server import Simulator
 
 
 def engine(kv_tokens: int = 1_600) -> Engine:
@@ -278,6 +281,39 @@ def test_zero_tokens_are_refused_and_null_is_the_default(name: str) -> None:
 def test_a_payload_that_is_none_is_refused(payload: Any) -> None:
     with pytest.raises(BadRequest):
         read({"sim": {"payload": payload}})
+
+
+@pytest.mark.parametrize("name", ["payload", "tag"])
+def test_half_a_character_is_refused(name: str) -> None:
+    with pytest.raises(BadRequest, match=name):
+        read({"sim": {name: "\ud800"}})
+    assert read({"sim": {name: "\U0001f600"}})
+
+
+def test_an_answer_that_fails_holds_up_no_other() -> None:
+    class Answer:
+        def __init__(self, fails: bool) -> None:
+            self.went_on = asyncio.Event()
+            self.fails = fails
+
+        def advance(self, now: float) -> None:
+            self.went_on.set()
+            if self.fails:
+                raise ValueError("of one answer")
+
+    async def both() -> list[str]:
+        told = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, about: told.append(str(about["exception"])))
+        simulator = Simulator(engine(), keepalive_s=5.0, restart_s=2.0)
+        broken, sound = Answer(fails=True), Answer(fails=False)
+        at = loop.time() + 0.01
+        for answer in (broken, sound):
+            simulator.schedule(cast(ServerAnswer, answer), at)
+        await asyncio.wait_for(sound.went_on.wait(), 10)
+        return told
+
+    assert asyncio.run(both()) == ["of one answer"]
 
 
 json_values = st.recursive(
