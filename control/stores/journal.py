@@ -82,6 +82,8 @@ class Journal:
         self._turns: int | None = None
         self._inode: int | None = None
         self._open(create)
+        if create:
+            self._complete()
 
     @classmethod
     def open(cls, path: Path, now: float) -> "tuple[Journal, Saved]":
@@ -191,6 +193,7 @@ class Journal:
             known = [(lease.id, lease) for lease in leases]
             ended = [(lease_id, None) for lease_id in tombstones]
             self.write([*ended, *known], next_grant, tombstones)
+            self._complete()
         except StoreError:
             self._inode = None
             raise
@@ -216,11 +219,20 @@ class Journal:
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             if create:
                 db.executescript(f"BEGIN;{SCHEMA}{ENDED_SCHEMA}COMMIT;")
-                db.execute(PUT_META, ("version", VERSION))
-                db.execute(PUT_META, ("boot", _boot()))
             self._inode = self.path.stat().st_ino
         except (sqlite3.Error, OSError) as exc:
             raise StoreError(f"{self.path} cannot be opened: {exc}") from exc
+
+    def _complete(self) -> None:
+        """Say, durably, that all is in the file: one that does not is taken for damaged."""
+        db = self._db
+        try:
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute(PUT_META, ("boot", _boot()))
+            db.execute(PUT_META, ("version", VERSION))
+            db.execute("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as exc:
+            raise StoreError(f"{self.path} cannot be written: {exc}") from exc
 
     def _load(self, now: float) -> Saved:
         db = self._db

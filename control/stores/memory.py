@@ -5,7 +5,7 @@ a journal, what is answered has been written.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from control.core.change import Change
@@ -98,10 +98,12 @@ class MemoryStore:
         pool = next(p.name for p in self.pools() if p.backends.get(backend.name) is backend)
         changed = limits != backend.configured
         override = Override(limits, backend.configured) if changed else None
-        self._write(lambda journal: journal.keep(pool, backend.name, override))
-        self._overrides.pop((pool, backend.name), None)
+        overrides = {**self._overrides}
+        overrides.pop((pool, backend.name), None)
         if override is not None:
-            self._overrides[pool, backend.name] = override
+            overrides[pool, backend.name] = override
+        self._write(lambda journal: journal.keep(pool, backend.name, override), overrides)
+        self._overrides = overrides
         backend.adjust(limits)
         for session in self._ledger.sessions.values():
             session.synced_at = float("-inf")  # they are told the new limits when they sync
@@ -151,7 +153,8 @@ class MemoryStore:
                     ledger.next_grant,
                     ledger.tombstones,
                     is_probe=self._fault is not None,
-                )
+                ),
+                self._overrides,
             )
         except StoreError as exc:
             if self._fault is None:
@@ -164,7 +167,12 @@ class MemoryStore:
         ledger.changed.clear()
         return True
 
-    def _write(self, write: Callable[[Journal], None]) -> None:
+    def _write(
+        self,
+        write: Callable[[Journal], None],
+        overrides: Mapping[tuple[str, str], Override],
+    ) -> None:
+        """All or nothing. ``overrides``: as they are with what is written."""
         journal = self._journal
         if journal is None:
             return
@@ -173,14 +181,13 @@ class MemoryStore:
         except StoreError as exc:
             if not journal.is_lost(exc):
                 raise
-            # All that it held is known here: a new one is as good.
+            # All that it held is known here, and what was to be written: a new one is as good.
             if self._fault is None:
                 log.critical("journal_lost a_new_one_is_written=true error=%s", exc)
             ledger = self._ledger
             journal.begin_anew(
-                ledger.leases.values(), self._overrides, ledger.next_grant, ledger.tombstones
+                ledger.leases.values(), overrides, ledger.next_grant, ledger.tombstones
             )
-            write(journal)
 
     def _without_grants(
         self, operations: Sequence[Operation], results: list[Result], unkept: set[str]

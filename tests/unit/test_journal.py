@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -424,6 +425,38 @@ def test_a_journal_that_could_not_be_written_anew_is_not_taken_for_whole(
     assert isinstance(acquire(store, "c"), Granted)
     store.close()
     assert {lease.id for lease in opened(file).leases()} == {"a", "c"}
+
+
+def test_a_journal_that_the_disk_had_no_room_for_in_the_middle_lies_to_nobody(
+    file: Path, tmp_path: Path
+) -> None:
+    """Wherever writing anew ends: what runs is known to the next process, or known to be unknown,
+    and what was granted to nobody is not among it."""
+    refused = 0
+    for size in range(4_096, 60_000, 2_048):
+        store = opened(file)
+        acquire(store, "a")
+        file.unlink()
+        full_disk(file, size)
+        try:
+            granted = isinstance(acquire(store, "b"), Granted)
+        finally:
+            roomy_disk()
+        refused += not granted
+        killed = tmp_path / f"{size}"
+        killed.mkdir()
+        for part in tmp_path.glob("journal.db*"):
+            shutil.copy(part, killed)
+        if (killed / file.name).exists():
+            next_one = opened(killed / file.name)
+            known = {lease.id for lease in next_one.leases()}
+            settles = isinstance(acquire(next_one, "c"), Refused)
+            assert settles or known == ({"a", "b"} if granted else {"a"}), (size, known)
+            next_one.close()
+        store.close()
+        for part in tmp_path.glob("journal.db*"):
+            part.unlink()
+    assert 5 < refused < 25
 
 
 def test_ends_of_what_never_began_do_not_gather_while_the_disk_is_full(file: Path) -> None:
