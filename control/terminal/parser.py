@@ -86,7 +86,7 @@ def _add_changes(commands: Commands) -> None:
     _add_target(limit)
     limit.add_argument("--streams", type=count, metavar="N", help="at most so many at once")
     limit.add_argument("--tokens", type=count, metavar="N", help="at most so many reserved")
-    limit.add_argument("--reset", action="store_true", help="back to what weir.yml says")
+    limit.add_argument("--reset", action="store_true", help="back to the limits of weir.yml")
     limit.add_argument(
         "--dry-run", action="store_true", help="say what would be, and change nothing"
     )

@@ -9,7 +9,7 @@ import yaml
 from control.client import ServiceError
 from control.config import Config, load
 from control.terminal.doctor.archive import write_archive
-from control.terminal.doctor.findings import of_service
+from control.terminal.doctor.findings import of_service, of_versions
 from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
 from control.terminal.doctor.service import Told
@@ -207,6 +207,9 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
             "pools": [{"name": "p", "backends": [
                 {**backend, "configured": {**backend, "max_streams": 25}},
                 {**backend, "name": "h", "state": "draining"}, backend,
+                {**backend, "name": "j", "configured": {**backend, "state": "draining"}},
+                {**backend, "name": "k", "max_tokens": 9,
+                 "configured": {**backend, "state": "disabled"}},
                 {**backend, "name": "i", "unreachable": True, "url": "http://e"}]}],
             "nodes": [
                 node, {**node, "name": "gone", "silent": True, "silent_s": 90.0},
@@ -235,7 +238,23 @@ def test_every_fault_of_a_service_has_its_finding() -> None:
         "memory of full grows", "more was refused than granted",
     ):  # fmt: skip
         assert part in found
-    assert len(told_of(told)) == 15
+    assert len(told_of(told)) == 17
+    remedies = {each.what.split()[0]: each.remedy for each in of_service(told, "", "", "")}
+    assert remedies["p/g"] == "weir limit p/g --reset"
+    assert remedies["p/h"] == "weir activate p/h"
+    assert remedies["p/j"] == "weir drain p/j", "--reset is of limits"
+    assert remedies["p/k"] == "weir limit p/k --reset; weir disable p/k"
+
+
+def test_nginx_is_rendered_anew_as_whom_the_state_folder_belongs_to(config: Config) -> None:
+    told = Told(parts={"config": {"version": config.version}})
+    config.state.mkdir()
+    for uid, remedy in ((os.geteuid(), "weir render -c weir.yml, then"), (65_534, "playbook")):
+        if uid != os.geteuid() and os.geteuid() != 0:
+            continue
+        os.chown(config.state, uid, -1)
+        [found] = of_versions(config, "weir.yml", told, "0123456789ab")
+        assert remedy in found.remedy and "0123456789ab" in found.what
 
 
 def test_a_sound_service_has_none() -> None:

@@ -44,7 +44,11 @@ def doctor(options: argparse.Namespace) -> int:
     found = [
         *_of_service(told, address, str(file or "weir.yml"), explained),
         *findings.of_faults(str(file), faults),
-        *(findings.of_versions(config, told, _rendered_version(config)) if config else ()),
+        *(
+            findings.of_versions(config, str(file), told, _rendered_version(config))
+            if config
+            else ()
+        ),
         *findings.of_machine(limits, journal),
     ]
     found = [findings.Finding(redactor.text(f.what), redactor.text(f.remedy)) for f in found]

@@ -1,5 +1,6 @@
 """What is wrong, from what was seen; each with the command that mends it."""
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,8 @@ QUIET_S = 5.0
 OLD_S = 3_600.0
 LEAST_FREE_BYTES = 1 << 30
 RECENT_MINUTES = 10
+SET_STATE = {"active": "activate", "draining": "drain", "disabled": "disable"}
+"""The commands that set a backend's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,19 @@ def _of_pools(pools: list[Any]) -> Iterator[Finding]:
                 yield Finding(f"{label} is {backend['state']}", f"weir activate {label}")
             elif says := file_says(backend):
                 yield Finding(
-                    f"{label} was changed live; weir.yml says {says}", f"weir limit {label} --reset"
+                    f"{label} was changed live; weir.yml says {says}", _undo(backend, label)
                 )
+
+
+def _undo(backend: dict[str, Any], label: str) -> str:
+    """What takes a backend back to the file's settings: limits and state have commands apart."""
+    file = backend["configured"]
+    commands = []
+    if any(file[name] != backend[name] for name in ("max_streams", "max_tokens")):
+        commands.append(f"weir limit {label} --reset")
+    if file["state"] != backend["state"]:
+        commands.append(f"weir {SET_STATE[file['state']]} {label}")
+    return "; ".join(commands)
 
 
 def _of_nodes(nodes: list[Any]) -> Iterator[Finding]:
@@ -148,7 +162,7 @@ def _of_history(points: list[Any]) -> Iterator[Finding]:
         )
 
 
-def of_versions(config: Config, told: Told, running: str | None) -> Iterator[Finding]:
+def of_versions(config: Config, file: str, told: Told, running: str | None) -> Iterator[Finding]:
     """Where the file, the service and nginx do not have the same configuration."""
     service = (told.parts.get("config") or {}).get("version")
     pid = f"$(cat {config.state}/run"
@@ -162,7 +176,7 @@ def of_versions(config: Config, told: Told, running: str | None) -> Iterator[Fin
         yield Finding(
             f"nginx's files are of version {running} of the configuration, the file is "
             f"{config.version}",
-            f"weir render, then kill -HUP {pid}/nginx.pid)",
+            _render_anew(config, file, f"kill -HUP {pid}/nginx.pid)"),
         )
     for session in told.parts.get("sessions") or []:
         version = session.get("config")
@@ -177,6 +191,17 @@ def of_versions(config: Config, told: Told, running: str | None) -> Iterator[Fin
                 f"been heard for {age(session['silent_s'])}",
                 "its leases end by themselves after session_ttl; weir sessions shows it",
             )
+
+
+def _render_anew(config: Config, file: str, reload: str) -> str:
+    """Rendered by another user, as by root, nginx's files would be for that one's nginx."""
+    owner = config.state.stat().st_uid
+    if owner == os.geteuid():
+        return f"weir render -c {file}, then {reload}"
+    return (
+        f"run the playbook again: it renders as the user of {config.state} ({owner}), with what "
+        "its units give it; docs/runbook.md#a-change-is-not-live"
+    )
 
 
 def of_machine(limits: dict[str, Any], journal: dict[str, Any]) -> Iterator[Finding]:
