@@ -4,6 +4,7 @@ Casebook 1, 6, 7, 26.
 """
 
 import json
+import math
 import os
 import signal
 import time
@@ -227,21 +228,25 @@ def test_a_killed_workers_fifty_streams_are_free_within_a_second(
     limits = {"max_streams": 200, "max_tokens": 1_000_000}
     node = start_node([engine.url], limits=limits, pool={"session_ttl": "5m"})
     node.tolerated = ("exited on signal 9",)
-    clients = open_streams(node, 120)
-    owners = Counter(int(lease["session"].split("/")[1]) for lease in node.leases())
-    victim, count = owners.most_common(1)[0]
-    assert count >= 50
-    os.kill(victim, signal.SIGKILL)
-    began = time.monotonic()
-    wait_for(lambda: node.in_use()[0] == 120 - count, 5)
-    print(f"{count} leases free after {time.monotonic() - began:.3f} s")
-    time.sleep(0.5)
-    assert node.in_use()[0] == 120 - count, "and nobody else's"
-    assert ended(node) == {("lost", "session"): count}
-    wait_for(lambda: f"worker_crashed pid={victim} signal=9" in agent_said(node))
-    for client in clients:
-        client.fin()
-    node.settled()
+    lost, took = 0, [math.inf]
+    while min(took) >= 1 and len(took) < 4:  # a machine that runs other tests holds anything up
+        clients = open_streams(node, 120)
+        owners = Counter(int(lease["session"].split("/")[1]) for lease in node.leases())
+        victim, count = owners.most_common(1)[0]
+        assert count >= 50
+        os.kill(victim, signal.SIGKILL)
+        began = time.monotonic()
+        wait_for(lambda left=120 - count: node.in_use()[0] == left)
+        took.append(time.monotonic() - began)
+        time.sleep(0.5)
+        assert node.in_use()[0] == 120 - count, "and nobody else's"
+        lost += count
+        assert ended(node)["lost", "session"] == lost
+        wait_for(lambda pid=victim: f"worker_crashed pid={pid} signal=9" in agent_said(node))
+        for client in clients:
+            client.fin()
+        node.settled()
+    assert min(took) < 1, took
 
 
 def test_a_worker_that_died_while_no_agent_ran_is_found_at_its_start(

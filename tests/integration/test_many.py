@@ -95,6 +95,12 @@ async def all_that_leave(node: Node) -> list[Left]:
     return await asyncio.gather(*(one(n) for n in range(ABORTS)))
 
 
+def most_at_once(spans: list[tuple[float, float]]) -> int:
+    """How many of the spans, each from a time to a later one, overlap at one moment."""
+    steps = sorted(step for a, b in spans if a < b for step in ((a, 1), (b, -1)))
+    return max(itertools.accumulate(step for _, step in steps), default=0)
+
+
 @pytest.mark.load
 @pytest.mark.timeout(300)
 def test_2000_streams_left_at_any_moment_leak_nothing(
@@ -118,7 +124,7 @@ def test_2000_streams_left_at_any_moment_leak_nothing(
     everyone = sorted(itertools.chain(*late.values()))
     assert everyone[len(everyone) // 2] < 0.05
     # An engine that is held up for longer than the drain still has what its clients have left.
-    held_up = sum(seconds > 0.08 for seconds in everyone)
+    held_up = most_at_once([(left[e["tag"]].at + 0.08, e["at"]) for e in aborted])
     stats = engine.stats()
     assert stats["peak"] <= 25 + held_up, "the engine never held more than its limit"
     assert stats["crashed"] == 0

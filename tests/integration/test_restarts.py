@@ -29,9 +29,10 @@ from tests.harness.node import IMPATIENT, WEIR, Node, free_port, wait_for
 
 Start = Callable[..., Any]
 
-BACK_S = 15
+BACK_S = 5
 """Alone it is back in 1 to 2 s (3 are promised); its start is a second of Python, more beside other
-tests."""
+tests, so that the best of a few tries counts."""
+BACK_UNDER_LOAD_S = 15
 QA = {"X-Medical-Scene": "QA"}
 """1,000 tokens and not 6,000: it is streams that are counted here."""
 
@@ -67,6 +68,14 @@ def kill_service(node: Node) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def back_after(kill: Callable[[Node], None], node: Node) -> float:
+    """For how long the service did not answer, in seconds."""
+    killed = time.monotonic()
+    kill(node)
+    wait_for(lambda: decides(node), 30)
+    return time.monotonic() - killed
+
+
 @contextmanager
 def paused(node: Node) -> Iterator[None]:
     everyone = [node.pid("admission"), *node.workers("admission")]
@@ -87,10 +96,7 @@ def test_a_killed_service_comes_back_with_every_live_lease(
     node = start_node([engine.url], limits={"max_streams": 2})
     clients = [long_stream(node), long_stream(node)]
     before = {lease["id"]: (lease["tokens"], lease["age_s"]) for lease in node.leases()}
-    killed = time.monotonic()
-    kill(node)
-    wait_for(lambda: decides(node), 30)
-    assert time.monotonic() - killed < BACK_S
+    assert any(back_after(kill, node) < BACK_S for _ in range(3))
     if kill is kill_service:
         assert "admission died (signal 9, restart in 0 s;" in node.log.read_text()
     after = {lease["id"]: (lease["tokens"], lease["age_s"]) for lease in node.leases()}
@@ -122,7 +128,7 @@ def test_killed_under_load_it_is_back_soon_and_over_admits_nobody(
     killed = time.monotonic()
     kill_service(node)
     wait_for(lambda: decides(node), 30)
-    assert time.monotonic() - killed < BACK_S
+    assert time.monotonic() - killed < BACK_UNDER_LOAD_S
     said, _ = load.communicate(timeout=30)
     assert "3000 done" in said and " 0 errored, 0 timeout" in said, said
     wait_for(lambda: node.in_use()[0] == 20)
