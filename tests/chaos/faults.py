@@ -20,7 +20,8 @@ from tests.chaos.plan import HOLDS_S, Event
 
 CUT = str(Kind.CUT)
 SENT_AWAY = str(Kind.SENT_AWAY)
-RELAY_LOST = (CUT, "refused: no_backend")
+RELAY_AWAY = ("refused: no_backend",)
+RELAY_LOST = (CUT, *RELAY_AWAY)
 SERVICE_AWAY = ("refused: admission_down",)
 RECOVERS_S = 30.0
 """nginx and the service are back within it: weir up waits up to 5 s between two starts."""

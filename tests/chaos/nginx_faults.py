@@ -11,6 +11,7 @@ from tests.chaos.causes import UNANSWERED, Cause
 from tests.chaos.faults import (
     AFTERMATH_S,
     CUT,
+    RELAY_AWAY,
     RELAY_LOST,
     RELAY_MISSED_S,
     SENT_AWAY,
@@ -85,6 +86,9 @@ class NginxFaults(Faults):
             # Who is answered already is not cut.
             at = time.monotonic()
             cause = self._causes.add(str(event), NGINX_AWAY, at, ids=UNANSWERED)
+            # Who asks over a connection of before still is; the relay's socket has gone at once.
+            until = at + event.hold_s + AFTERMATH_S
+            self._causes.add(str(event), RELAY_AWAY, at, until=until, relayed=True)
             os.kill(pid, signal.SIGQUIT)
             if fast := self._outlives(pid, event.hold_s):
                 cause.until = time.monotonic() + AFTERMATH_S
