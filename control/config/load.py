@@ -26,7 +26,16 @@ class ConfigError(Exception):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML as people mean it: a key that stands twice is a mistake."""
+    """YAML as people mean it: a key that stands twice is a mistake, and so is text that neither
+    a file's name nor a request can hold."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        text = super().construct_scalar(node)
+        if any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+            raise yaml.constructor.ConstructorError(
+                None, None, "a character that no text of ours can have", node.start_mark
+            )
+        return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()

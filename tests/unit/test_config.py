@@ -107,6 +107,8 @@ def test_what_is_no_configuration_is_refused(raw: object) -> None:
         ("node: 2026-13-45", "is not YAML"),
         ("node: 0x_", "is not YAML"),
         ("node: !!bool x", "is not YAML"),
+        ('state: "/a\\0"', "that no text of ours can have, line 1, column 8"),
+        ('admin: {tokens: [{name: a, file: "/\\ud800"}]}', "that no text of ours can have"),
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, text: str, told: str) -> None:

@@ -1,5 +1,6 @@
 """What leaves the machine in a bug report: nothing secret, nothing that a client has said."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import yaml
 
 from control.client import ServiceError
 from control.config import Config, load
+from control.terminal.doctor import machine
 from control.terminal.doctor.archive import write_archive
-from control.terminal.doctor.findings import of_service, of_versions
+from control.terminal.doctor.doctor import _files
+from control.terminal.doctor.findings import of_machine, of_service, of_versions
 from control.terminal.doctor.logs import node_logs
 from control.terminal.doctor.redact import Redactor, secrets_of
 from control.terminal.doctor.service import Told
@@ -140,6 +143,25 @@ def config(tmp_path: Path) -> Config:
     pools = {"default": {"backends": [{"name": "gpu-0", "url": "http://127.0.0.1:9"}]}}
     file.write_text(yaml.safe_dump({"state": str(tmp_path / "weir-icu"), "pools": pools}))
     return load(file)
+
+
+def test_what_this_user_may_not_read_is_left_out(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, redactor: Redactor
+) -> None:
+    folder = config.state / "nginx"
+    folder.mkdir(parents=True)
+    (folder / "weir.json").write_text(f'{{"token": "{PROMPT}"')
+    assert dict(_files(config, redactor))["nginx/weir.json"] == "[is not JSON]"
+
+    def forbidden(path: Path, **_: object) -> os.stat_result:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", forbidden)  # as for others than the folder's owner
+    told = machine.journal(config)
+    assert told["unreadable"] == "Permission denied" and not [*of_machine({}, told)]
+    logs = {log.name: log.text for log in node_logs(config, redactor, 7)}
+    assert set(logs) == {"access.log", "error.log", "admission.log", "agent.log"}
+    assert all("cannot be read: " in text for text in logs.values())
 
 
 @pytest.fixture

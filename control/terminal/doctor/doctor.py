@@ -160,7 +160,10 @@ def _files(config: Config | None, redactor: Redactor) -> Iterator[tuple[str, str
         except (OSError, UnicodeDecodeError):
             continue
         if file.suffix == ".json":
-            text = _json(redactor.values(json.loads(text)))
+            try:
+                text = _json(redactor.values(json.loads(text)))
+            except (ValueError, RecursionError):
+                text = "[is not JSON]"
         yield f"nginx/{file.name}", redactor.text(text)
 
 

@@ -30,11 +30,11 @@ def node_logs(config: Config, redactor: Redactor, lines: int) -> Iterator[Log]:
     """Those of the node's parts, as far as they are on this machine."""
     folder = config.state / "log"
     for name, keep in (("access.log", redactor.access_line), ("error.log", redactor.error_line)):
-        if (folder / name).exists():
+        if _is_there(folder / name):
             yield Log(name, _tail(folder / name, lines, keep))
     for part in ("agent",) if config.is_apart else ("admission", "agent"):
         name = f"{part}.log"
-        if (folder / name).exists():
+        if _is_there(folder / name):
             yield Log(name, _tail(folder / name, lines, redactor.own_line))
             continue
         unit = _unit_of(config, part)
@@ -44,6 +44,14 @@ def node_logs(config: Config, redactor: Redactor, lines: int) -> Iterator[Log]:
             said = f": {redactor.text(error)}" if error else ""
             missing = f"there is no {folder / name}, and no line of {unit} in the journal{said}"
         yield Log(name, text or f"[{missing}]", missing)
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is such a file; one that this user may not look for is."""
+    try:
+        return file.exists()
+    except OSError:
+        return True
 
 
 def _unit_of(config: Config, part: str) -> str:

@@ -149,13 +149,17 @@ def files(config: Config) -> list[str]:
 def journal(config: Config) -> dict[str, Any]:
     """The journal's size and whether a copy of it is sound. The service keeps the file locked."""
     path = config.journal
-    about: dict[str, Any] = {"file": str(path), "exists": path.exists()}
-    if not about["exists"]:
-        return about
-    parts = [part for part in (path, path.with_name(path.name + "-wal")) if part.exists()]
-    about["bytes"] = {part.name: part.stat().st_size for part in parts}
-    damaged = path.with_name(path.name + ".damaged")
-    about["put_aside"] = str(damaged) if damaged.exists() else None
+    about: dict[str, Any] = {"file": str(path)}
+    try:
+        about["exists"] = path.exists()
+        if not about["exists"]:
+            return about
+        parts = [part for part in (path, path.with_name(path.name + "-wal")) if part.exists()]
+        about["bytes"] = {part.name: part.stat().st_size for part in parts}
+        damaged = path.with_name(path.name + ".damaged")
+        about["put_aside"] = str(damaged) if damaged.exists() else None
+    except OSError as exc:
+        return {**about, "unreadable": exc.strerror}
     if sum(about["bytes"].values()) > MAX_JOURNAL_BYTES:
         return {**about, "check": "too large to be copied"}
     with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
