@@ -154,7 +154,11 @@ def _files(config: Config | None, redactor: Redactor) -> Iterator[tuple[str, str
     if config is None:
         return
     yield "files.txt", "\n".join(machine.files(config))
-    for file in sorted((config.state / "nginx").glob("*")):
+    try:
+        rendered = sorted((config.state / "nginx").glob("*"))
+    except OSError:  # a folder of another user's: its listing says so
+        return
+    for file in rendered:
         try:
             text = file.read_text()
         except (OSError, UnicodeDecodeError):
