@@ -5,6 +5,7 @@ The tests are steps of one machine's life, in this order.
 
 import json
 import os
+import re
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from tests.harness.client import Client, chat_body
 from tests.harness.machine import Machine
 from tests.harness.node import Engine, wait_for
-from tests.harness.playbook import BUILD, Site
+from tests.harness.playbook import ANSIBLE, BUILD, Site
 
 pytestmark = [
     pytest.mark.timeout(900),
@@ -92,7 +93,23 @@ def test_tokens_are_in_force_when_they_are_new_and_when_they_are_exchanged(fleet
         assert json.loads(asked)["name"] == "ops"
     known = "WEIR_ADMIN_TOKEN=the-first-of-the-tokens weir pools"
     assert fleet.machine.run(known, check=False).returncode == 1
+
+    # One that nothing names any more is gone; one of the operator's own stays while it is named.
+    own = {"name": "own", "role": "admin", "file": "/etc/weir/tokens/own"}
+    fleet.machine.run(
+        "cd /etc/weir/tokens; echo one-of-the-operators-own > own;"
+        " chown root:weir own; chmod 640 own"
+    )
+    taken_out = {"weir_tokens": {}, "weir_admin": {"tokens": [own]}}
+    play = fleet.site.play("--check", **taken_out)
+    assert play.code == 0 and "Remove those that nothing names" in play.changed_tasks[-1], play.said
+    assert fleet.machine.text("ls /etc/weir/tokens").split() == ["ops", "own"]
+    play = fleet.site.play(**taken_out)
+    assert play.code == 0, play.said
+    assert fleet.machine.text("ls /etc/weir/tokens").split() == ["own"]
+    assert fleet.site.play(**taken_out).count("changed") == 0
     assert fleet.site.play().code == 0
+    assert fleet.machine.text("ls /etc/weir/tokens") == ""
 
 
 def test_two_instances_under_one_user_share_nothing(fleet: Fleet) -> None:
@@ -165,6 +182,32 @@ def test_a_release_with_a_broken_template_stops_before_anything_that_runs(
         [lease] = fleet.ask("leases")["leases"]
         assert lease["state"] == "active"
     wait_for(lambda: fleet.ask("leases")["leases"] == [], 10)
+
+
+def test_an_instance_is_uninstalled_as_the_guide_says_and_the_other_one_serves_on(
+    fleet: Fleet,
+) -> None:
+    fleet.site.add(
+        "gpu-1-icu", fleet.machine, weir_listen="0.0.0.0:9080", weir_instance="weir-icu",
+        weir_admin={"listen": "127.0.0.1:9081"},
+    )  # fmt: skip
+    play = fleet.site.play()
+    assert play.code == 0, play.said
+    guide = (ANSIBLE.parent / "docs/installation.md").read_text()
+    an_instance, the_last = re.findall(
+        "```sh\n(.*?)```", guide.split("## Uninstall")[1].split("\n## ")[0], re.DOTALL
+    )
+    fleet.machine.run(f"set -e; {an_instance}")
+    assert fleet.serves(9080)
+    assert fleet.machine.text("weir pools -c /etc/weir-icu/weir.yml --json")
+    fleet.machine.run("systemctl restart weir-icu-admission weir-icu-agent")
+    wait_for(lambda: fleet.serves(9080), 10)
+
+    fleet.machine.run(f"set -e; {an_instance.replace('weir', 'weir-icu')}")
+    fleet.machine.run(f"set -e; {the_last}")
+    left = "find /etc /opt /usr/local /var/lib -name '*weir*'"
+    assert fleet.machine.text(left) == ""
+    assert fleet.machine.run("getent passwd weir", check=False).returncode != 0
 
 
 def unpacked(folder: Path) -> Path:

@@ -124,6 +124,9 @@ def test_its_parts_run_as_hardened_units_of_their_own_user(installed: Installed)
     nginx = machine.text("systemctl show -P MainPID weir-nginx")
     hidden = machine.run(f"nsenter -t {nginx} -m cat /etc/weir/tokens/ops", check=False)
     assert hidden.returncode != 0 and TOKEN not in hidden.stdout
+    assert machine.text("ls /var/lib/weir | grep journal").split() != []
+    seen = machine.text(f"nsenter -t {nginx} -m ls /var/lib/weir").split()
+    assert sorted(seen) == ["log", "nginx", "run", "tmp"]
     # Debian's own site was kept from starting.
     assert machine.run("systemctl is-active nginx", check=False).returncode != 0
 
@@ -206,8 +209,13 @@ def test_logs_are_rotated_under_the_tailer(installed: Installed) -> None:
         return int(node["tailer"]["lines"])
 
     before = lines()
-    for _ in range(3):
-        machine.run("logrotate --force /etc/logrotate.d/weir")
+    # A log that has outgrown its size waits for no midnight.
+    seconds = 'date +%s -d "$(systemctl show -P NextElapseUSecRealtime logrotate.timer)"'
+    assert int(machine.text(seconds)) - int(machine.text("date +%s")) < 3800
+    machine.run("sed -i 's/maxsize 1G/maxsize 10/' /etc/logrotate.d/weir")
+    by_force = "logrotate --force /etc/logrotate.d/weir"
+    for rotate in ("systemctl start logrotate.service", by_force, by_force):
+        machine.run(rotate)
         with installed.client() as client:
             assert client.request(chat_body(2), headers=QA)[0].status == 200
     wait_for(lambda: lines() >= before + 3, 10)
