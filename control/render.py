@@ -41,6 +41,9 @@ HEARTBEATS_A_TTL = 4
 """A session is heard so often within its time to live, so that a lost beat or two ends nothing."""
 LONGEST_HEARTBEAT_S = 1.0
 """A stream that an operator cuts ends within it."""
+REROUTED_S = 5.0
+"""By so much a worker that a request was sent on to waits longer for its engine: it is the one that
+holds the lease that is to find a silence."""
 KEEPALIVE_CONNECTIONS = 64
 """Idle connections that a worker keeps to an engine: more than its usual limit of 25 streams."""
 
@@ -286,6 +289,7 @@ def _lua_pool(name: str, pool: Pool) -> dict[str, Any]:
 def _pool(pool: Pool) -> dict[str, Any]:
     return {
         "silence": clock_text(pool.silence),
+        "longer_silence": clock_text(pool.silence + REROUTED_S),
         "connect": clock_text(pool.connect),
         "stall": clock_text(pool.stall),
         "strip_headers": pool.strip_headers,

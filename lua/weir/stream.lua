@@ -13,10 +13,12 @@ local sockets = require("weir.sockets")
 
 local find = string.find
 local gmatch = string.gmatch
+local max = math.max
 local now = ngx.now
 local tonumber = tonumber
 
 local NEARLY = 0.95 -- of a time limit: nginx's clock goes by milliseconds, ours by its events
+local LAZY_S = 0.3 -- nginx leaves a timer as it is that is to be put off by less
 
 local AT_ONCE_S = 0.25 -- what nginx does in one go, by its clock, is well within it
 
@@ -195,7 +197,8 @@ end
 -- only the engine paused. Of a stream that was cut, frames may wait for a connection that takes
 -- nothing, and its log with them: what the client does then was not its end.
 local function stalled(entry, var)
-    local stall_s = config.pools[entry.pool].stall_s * NEARLY
+    local stall_s = config.pools[entry.pool].stall_s
+    stall_s = max(stall_s * NEARLY - LAZY_S, stall_s / 2)
     if not entry.last or now() - entry.last < stall_s then
         return false
     end

@@ -6,9 +6,10 @@ const LONGEST = 300; // characters without an end of sentence
 const KEPT = 30; // sentences; older ones have been read
 // Markdown's own, and no signs of a number: `3~5`, `5*10`, `10**9`, `#1`.
 const CODE = /`+/g;
-const PAIRS = /(?<![\p{N}*~])(?:\*{2,}|~{2,})|(?:\*{2,}|~{2,})(?![\p{N}*~])/gu; // the other may be in another sentence
+const PAIRS = /\*{2,}|~{2,}/g; // the other may be in another sentence
 const LEADS = /^[ \t]*(?:#{1,6}|\*)[ \t]+/gm;
-const EMPHASIS = /(?<![\p{L}\p{N}*])\*(?=\S)([^*\n]+)(?<=\S)\*(?![\p{L}\p{N}*])/gu;
+const EMPHASIS = /(^|[^\p{L}\p{N}*])\*([^*\s](?:[^*\n]*[^*\s])?)\*(?![\p{L}\p{N}*])/gu;
+const NUMERAL = /\p{N}/u;
 const PAUSE = /^[^]*[，、：\s](?=[\p{L}\p{N}])/u;
 
 export class Announcer {
@@ -53,7 +54,13 @@ export class Announcer {
   }
 }
 
-// A text without Markdown's markers.
+// A text without Markdown's markers. No lookbehind: browsers of 2022 do not load a page with one.
 export function plain(text) {
-  return text.replace(CODE, "").replace(PAIRS, "").replace(LEADS, "").replace(EMPHASIS, "$1");
+  return text.replace(CODE, "").replace(PAIRS, pair).replace(LEADS, "").replace(EMPHASIS, "$1$2");
+}
+
+// Between two numerals it is a sign of theirs.
+function pair(marker, at, text) {
+  const isNumeral = (place) => NUMERAL.test(text[place] ?? "");
+  return isNumeral(at - 1) && isNumeral(at + marker.length) ? marker : "";
 }

@@ -189,7 +189,7 @@ def test_the_room_of_an_engine_that_dies_after_an_answer_was_begun_for_it_drains
     beats: Play, http: int
 ) -> None:
     """What it had begun it may still have: nginx knows only that its connection has closed."""
-    node, _ = beats(1.0, pool={"drain": "5s"})
+    node, _ = beats(3.0, pool={"drain": "5s"})
     client: Any = H2Client(node.h2_port) if http == 2 else Client(node.port)
     client.post(chat_body(), headers={"x-medical-scene": "QA"}).head()
     [frame] = events_in(client.rest().replace(PING, b""))
