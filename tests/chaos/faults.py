@@ -25,9 +25,11 @@ RELAY_LOST = (CUT, *RELAY_AWAY)
 SERVICE_AWAY = ("refused: admission_down",)
 RECOVERS_S = 30.0
 """nginx and the service are back within it: weir up waits up to 5 s between two starts."""
+LINGERS_S = 1.0
+"""nginx closes a connection so long after it has given its answer up (`lingering_timeout`)."""
 AFTERMATH_S = 1.0
 """How long after its end a fault may still be seen."""
-RELAY_MISSED_S = AFTERMATH_S + HOLDS_S["worker-stop"][1]
+RELAY_MISSED_S = AFTERMATH_S + HOLDS_S["worker-stop"][1] + LINGERS_S
 """The same, by a worker for which another one relays: it may stand still itself."""
 
 Fault = Callable[[Event], str]
